@@ -15,9 +15,9 @@
 #include "cli/energy_output.h"
 #include "cli/foreground_child.h"
 #include "cli/options.h"
-#include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "energy/meter_total.h"
 #include "train/signals.h"
@@ -65,16 +65,13 @@ class MeterWindow {
 // Ctrl-C ends the window early.
 void wait_for_window(double seconds, double interval_s, MeterWindow& window) {
   const StopSignals signals;
-  ProgressLine progress;
+  Progress progress("read the meters", static_cast<std::int64_t>(seconds), "seconds");
   while (StopSignals::received() == nullptr) {
     const double left_s = seconds - window.elapsed_s();
     if (left_s <= 0) break;
     std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left_s, interval_s)));
     window.sample();
-    if (terminal_is_live())
-      progress.show([&] {
-        return fmt::format("reading the meters: {:.0f} of {:.0f} s", window.elapsed_s(), seconds);
-      });
+    progress.set(static_cast<std::int64_t>(window.elapsed_s()));
   }
 }
 

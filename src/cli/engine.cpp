@@ -1,6 +1,7 @@
 #include "cli/engine.h"
 
 #include <CLI/CLI.hpp>
+#include <optional>
 
 #include "cli/options.h"
 #include "comm/local_communicator.h"
@@ -70,7 +71,10 @@ void with_engine(Job& job, const EngineArguments& a, const ModelFiles& files,
   } else {
     group = std::make_unique<LocalCommunicator>("tensor", backend.get());
   }
+  std::optional<Progress> loading;
+  if (world.rank() == 0) options.loading = loading.emplace("load model", 0, "bytes").callback();
   InferenceEngine engine(*backend, *group, files.model, options);
+  loading.reset();
   if (world.rank() % tensor != 0) return engine.follow();
   work(engine, *copies);
 }

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "core/error.h"
 
@@ -51,8 +53,32 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
-std::vector<std::string> environment_without(const std::vector<std::string>& prefixes) {
-  std::vector<std::string> kept;
+// Standard input as a file in memory: a program that does not read it blocks nobody.
+class InputFile {
+ public:
+  explicit InputFile(std::string_view text)
+      : file_(text.empty() ? ::open("/dev/null", O_RDONLY | O_CLOEXEC)
+                           : ::memfd_create("input", MFD_CLOEXEC)) {
+    if (file_ < 0) failure("cannot make the input of a program: {}", std::strerror(errno));
+    while (!text.empty()) {
+      const ssize_t written = ::write(file_, text.data(), text.size());
+      if (written <= 0) break;
+      text.remove_prefix(static_cast<std::size_t>(written));
+    }
+    ::lseek(file_, 0, SEEK_SET);
+  }
+  ~InputFile() { ::close(file_); }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  int descriptor() const { return file_; }
+
+ private:
+  int file_;
+};
+
+std::vector<std::string> environment_for(const ChildOptions& options) {
+  const std::vector<std::string>& prefixes = options.without;
+  std::vector<std::string> kept = options.with;
   for (char** one = environ; *one != nullptr; ++one) {
     const std::string text = *one;
     if (std::none_of(prefixes.begin(), prefixes.end(),
@@ -64,12 +90,12 @@ std::vector<std::string> environment_without(const std::vector<std::string>& pre
 
 // In a process group of its own, with the default signals.
 int spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment,
-          const Pipe& out, const Pipe& error, pid_t& child) {
+          const InputFile& input, const Pipe& out, const Pipe& error, pid_t& child) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
   posix_spawnattr_init(&attributes);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, input.descriptor(), STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&files, out.write, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, error.write, STDERR_FILENO);
   sigset_t none, defaults;
@@ -117,28 +143,45 @@ bool read_all(const Pipe& out, const Pipe& error, OutputClock::time_point end,
   return true;
 }
 
+// A program may close its outputs and go on. Returns false if that takes too long.
+bool wait_until(pid_t child, OutputClock::time_point end, int& status) {
+  while (true) {
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child || (ended < 0 && errno != EINTR)) return true;
+    if (OutputClock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
-ChildOutput run_captured(const std::vector<std::string>& command, double timeout_s,
-                         const std::vector<std::string>& without) {
+ChildOutput run_captured(const std::vector<std::string>& command, const ChildOptions& options) {
   ChildOutput output;
+  const InputFile input(options.input);
   Pipe out, error;
   pid_t child = -1;
-  const int refused = spawn(command, environment_without(without), out, error, child);
+  const int refused = spawn(command, environment_for(options), input, out, error, child);
   if (refused == ENOENT) return output;
   if (refused != 0) failure("cannot start {}: {}", command[0], std::strerror(refused));
   output.found = true;
   out.close_write();
   error.close_write();
   const auto end = OutputClock::now() + std::chrono::duration_cast<OutputClock::duration>(
-                                            std::chrono::duration<double>(timeout_s));
-  output.timed_out = !read_all(out, error, end, output);
-  if (output.timed_out) kill(-child, SIGKILL);
+                                            std::chrono::duration<double>(options.timeout_s));
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  output.timed_out = !read_all(out, error, end, output) || !wait_until(child, end, status);
+  if (output.timed_out) {
+    kill(-child, SIGKILL);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
   }
   output.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return output;
+}
+
+ChildOutput run_captured(const std::vector<std::string>& command, double timeout_s,
+                         const std::vector<std::string>& without) {
+  return run_captured(command, {.timeout_s = timeout_s, .without = without});
 }
 
 }  // namespace kintsugi

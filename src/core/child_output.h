@@ -13,6 +13,15 @@ struct ChildOutput {
   std::string out = {}, error = {};
 };
 
+struct ChildOptions {
+  double timeout_s = 60;
+  std::vector<std::string> without = {};  // beginnings of names of environment variables: removed
+  std::vector<std::string> with = {};     // "NAME=value": added
+  std::string input = {};                 // its standard input
+};
+// Runs a program of PATH. When the time is over, it and the processes that it started in its group
+// are killed. Keeps at most 16 MiB of each output.
+ChildOutput run_captured(const std::vector<std::string>& command, const ChildOptions& options);
 // Runs a program of PATH with empty standard input, without the environment variables whose names
 // start with one of `without`. Waits at most `timeout_s`; keeps at most 16 MiB of each output.
 ChildOutput run_captured(const std::vector<std::string>& command, double timeout_s,

@@ -136,6 +136,7 @@ PowerSweep sweep_power(PowerControl& control, const std::vector<Meter*>& meters,
     point.limit_w = control.power_limit_w();
     sweep.stopped = !measure(meters, options, workload, point);
     if (!sweep.stopped) sweep.points.push_back(std::move(point));
+    if (workload.progress) workload.progress(std::ssize(sweep.points), std::ssize(settings));
     if (sweep.stopped || !sweep.not_done.empty()) break;
   }
   if (const std::string left = control.restore(); !left.empty())

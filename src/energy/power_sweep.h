@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/progress.h"
 #include "energy/meter.h"
 #include "energy/power_control.h"
 
@@ -45,6 +46,7 @@ struct SweepWorkload {
   std::function<std::int64_t()> step;  // trains one step and returns its tokens
   std::function<double()> now_s;
   std::function<bool()> stop;  // asked between steps
+  ProgressCall progress = {};  // settings
 };
 
 // Measures the workload at each setting of the GPUs, all meters added up, and restores the former

@@ -93,15 +93,20 @@ bool ModelComparison::equal() const {
          std::all_of(tensors.begin(), tensors.end(), [](const auto& one) { return one.equal(); });
 }
 
-ModelComparison compare_models(const StoredModel& first, const StoredModel& second) {
+ModelComparison compare_models(const StoredModel& first, const StoredModel& second,
+                               const ProgressCall& progress) {
   ModelComparison result;
   result.config = compare_configs(first, second);
   Comparer comparer;
+  std::int64_t done = 0, total = 0;
+  for (const std::string& name : first.names) total += elements_of(*first.tensors.find(name).entry);
   for (const std::string& name : first.names) {
     if (const Location other = locate_tensor(second.tensors, name))
       result.tensors.push_back(comparer.compare(name, first.tensors.find(name), other));
     else
       result.only_first.push_back(name);
+    done += elements_of(*first.tensors.find(name).entry);
+    if (progress) progress(done, total);
   }
   for (const std::string& name : second.names)
     if (!locate_tensor(first.tensors, name)) result.only_second.push_back(name);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/progress.h"
 #include "model/stored_model.h"
 
 namespace kintsugi {
@@ -43,6 +44,8 @@ struct ModelComparison {
   std::vector<ConfigComparison> config;
   bool equal() const;
 };
-ModelComparison compare_models(const StoredModel& first, const StoredModel& second);
+// `progress`: elements of the first model.
+ModelComparison compare_models(const StoredModel& first, const StoredModel& second,
+                               const ProgressCall& progress = {});
 
 }  // namespace kintsugi

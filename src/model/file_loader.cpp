@@ -170,7 +170,9 @@ class FileLoader::Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  void all() {
+  void all(const ProgressCall& progress) {
+    std::int64_t done = 0, total = 0;
+    for (const Chunk& chunk : chunks_) total += static_cast<std::int64_t>(chunk.bytes);
     for (std::size_t i = 0; i < std::min(kThreads, chunks_.size()); ++i)
       threads_.emplace_back([this] { read_chunks(); });
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
@@ -179,6 +181,8 @@ class FileLoader::Reader {
       in_flight_.push_back(send(chunks_[i], bytes));
       while (in_flight_.size() > kInFlight || (!in_flight_.empty() && in_flight_.front().empty()))
         release_oldest();
+      done += static_cast<std::int64_t>(chunks_[i].bytes);
+      if (progress) progress(done, total);
     }
     while (!in_flight_.empty()) release_oldest();
   }
@@ -305,13 +309,13 @@ class FileLoader::Reader {
   std::vector<std::thread> threads_;
 };
 
-void FileLoader::run() {
+void FileLoader::run(const ProgressCall& progress) {
   for (File& file : files_)
     for (HashedRange& range : file.hashed)  // empty ranges are in no chunk
       if (range.bytes == 0 && hex64(range.hash->digest()) != range.expected)
         range.damaged(file.reader->path());
   std::vector<Chunk> all = chunks();
-  if (!all.empty()) Reader(*this, std::move(all)).all();
+  if (!all.empty()) Reader(*this, std::move(all)).all(progress);
   for (File& file : files_) {
     file.targets.clear();
     file.hashed.clear();

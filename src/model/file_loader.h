@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/progress.h"
 
 namespace kintsugi {
 
@@ -33,7 +34,8 @@ class FileLoader {
   void forget_loads();
 
   // Throws Failure if a file cannot be read to its end. Tensors are then partly written.
-  void run();
+  // `progress`: bytes.
+  void run(const ProgressCall& progress = {});
 
  private:
   struct Target {

@@ -236,12 +236,12 @@ void initialize_parameters(Backend& backend, const ParameterStore& store, std::u
                              store.set().buffer_elements());
 }
 
-void load_parameters(Backend& backend, const ParameterStore& store,
-                     const SafetensorsModel& source) {
+void load_parameters(Backend& backend, const ParameterStore& store, const SafetensorsModel& source,
+                     const ProgressCall& progress) {
   FileLoader loader(backend);
   StoredParameters(loader, source, store.set())
       .fill(backend, store.weights(), store.set(), 0, store.set().buffer_elements());
-  loader.run();
+  loader.run(progress);
 }
 
 }  // namespace kintsugi

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/progress.h"
 #include "model/file_loader.h"
 #include "model/parameter_store.h"
 #include "tensor/safetensors.h"
@@ -98,6 +99,7 @@ class StoredParameters final : public ParameterSource {
 
 // These fill all weights of a store.
 void initialize_parameters(Backend& backend, const ParameterStore& store, std::uint64_t seed);
-void load_parameters(Backend& backend, const ParameterStore& store, const SafetensorsModel& source);
+void load_parameters(Backend& backend, const ParameterStore& store, const SafetensorsModel& source,
+                     const ProgressCall& progress = {});  // bytes
 
 }  // namespace kintsugi

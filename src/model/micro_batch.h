@@ -54,6 +54,7 @@ struct MicroBatch {
   bool first = false, last = false;  // of the step
   bool training = false;             // a step, not an evaluation: adapters use their dropout
   bool scored_only = false;          // no backward follows the forward; only in training memory
+  bool predicts = false;             // with scored_only: also find the most likely tokens
   // Matmuls overwrite the gradients of their matrices instead of accumulating, which saves clearing
   // and reading them.
   bool overwrites = false;

@@ -69,6 +69,19 @@ Declaration StageScratch::declaration(int layer) const {
   return declared;
 }
 
+LikelyTokens StageScratch::likely_tokens(std::int64_t tokens) const {
+  const DType wide = losses_.dtype();
+  const std::size_t column = static_cast<std::size_t>(tokens) * size_of(wide),
+                    room = static_cast<std::size_t>(tokens * model_.hidden_size) *
+                           size_of(stream_.dnormed.dtype());
+  KINTSUGI_CHECK(4 * column <= room, "a hidden size of {} has no room for the most likely tokens",
+                 model_.hidden_size);
+  auto* const memory = static_cast<std::byte*>(stream_.dnormed.data());
+  return {.logits = Tensor(memory + column, wide, {tokens}),
+          .log_sum = Tensor(memory + 2 * column, wide, {tokens}),
+          .ids = Tensor(memory + 3 * column, DType::I32, {tokens})};
+}
+
 void StageScratch::prepare() {
   fill_position_tables(*context_.backend, context_.tables, model_, context_.tensor.rank());
 }
@@ -291,7 +304,8 @@ void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
   if (gradient_scale != 0) options.z_loss = scratch_->options().z_loss;
   if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
   if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
-  head_->forward(scratch_->run(batch), losses, gradient, output, options);
+  head_->forward(scratch_->run(batch), losses, gradient, output, options,
+                 batch.predicts ? scratch_->likely_tokens(batch.tokens()) : LikelyTokens{});
   Backend& backend = *scratch_->context().backend;
   backend.sum(loss_sum.rows(0, 1), losses);
   if (options.squared_log_z) backend.sum(loss_sum.rows(1, 1), options.squared_log_z);

@@ -79,6 +79,8 @@ class StageScratch {
   Tensor smallest_losses(std::int64_t tokens) const {
     return Tensor(stream_.dnormed.data(), losses_.dtype(), {tokens});
   }
+  // Of a micro-batch that predicts; after smallest_losses() in the same memory.
+  LikelyTokens likely_tokens(std::int64_t tokens) const;
   const PreferenceLoss& preference() const { return *preference_; }
   // (tokens), with StageOptions::z_loss
   Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }

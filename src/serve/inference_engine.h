@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "comm/communicator.h"
+#include "core/progress.h"
 #include "model/config.h"
 #include "serve/sampling.h"
 
@@ -29,6 +30,7 @@ struct InferenceOptions {
   // in the same step. Slower for few sequences.
   bool deterministic = false;
   std::filesystem::path adapter = {};  // a PEFT directory that is merged into the weights
+  ProgressCall loading = {};           // bytes of the weights
 };
 
 // One sequence to compute. Its result depends on no other request, up to the rounding of sums.

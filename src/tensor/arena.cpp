@@ -58,23 +58,33 @@ std::size_t Arena::total_bytes(Side side) const {
   return sum;
 }
 
+std::vector<Arena::Allocation> Arena::list(Side side) const {
+  std::map<std::pair<Region, std::string_view>, std::size_t> sums;
+  for (const Entry& entry : entries_)
+    if (entry.side == side && entry.bytes > 0) sums[{entry.region, entry.name}] += entry.bytes;
+  std::vector<Allocation> all;
+  for (const auto& [key, bytes] : sums) all.push_back({key.first, std::string(key.second), bytes});
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Allocation& a, const Allocation& b) { return a.bytes > b.bytes; });
+  return all;
+}
+
 std::string Arena::table_rows(Side side) const {
+  const std::vector<Allocation> all = list(side);
   std::string text;
   for (int i = 0; i < kRegions; ++i) {
     const Region region = static_cast<Region>(i);
     if (bytes(region, side) == 0) continue;
-    std::map<std::string_view, std::size_t> by_name;
-    for (const Entry& entry : entries_)
-      if (entry.region == region && entry.side == side) by_name[entry.name] += entry.bytes;
-    std::vector<std::pair<std::string_view, std::size_t>> largest(by_name.begin(), by_name.end());
-    std::stable_sort(largest.begin(), largest.end(),
-                     [](const auto& a, const auto& b) { return a.second > b.second; });
     text += fmt::format("  {:<14}{:>12}  ", to_string(region),
                         format_bytes(static_cast<double>(bytes(region, side))));
-    for (std::size_t k = 0; k < std::min<std::size_t>(largest.size(), 3); ++k)
-      text += fmt::format("{}{} {}", k == 0 ? "" : ", ", largest[k].first,
-                          format_bytes(static_cast<double>(largest[k].second)));
-    text += largest.size() > 3 ? ", …\n" : "\n";
+    int shown = 0;
+    for (const Allocation& one : all) {
+      if (one.region != region) continue;
+      if (++shown > 3) break;
+      text += fmt::format("{}{} {}", shown == 1 ? "" : ", ", one.name,
+                          format_bytes(static_cast<double>(one.bytes)));
+    }
+    text += shown > 3 ? ", …\n" : "\n";
   }
   return text + fmt::format("  {:<14}{:>12}", "total",
                             format_bytes(static_cast<double>(total_bytes(side))));

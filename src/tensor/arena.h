@@ -59,6 +59,13 @@ class Arena {
 
   std::size_t bytes(Region region, Side side = Side::Device) const;
   std::size_t total_bytes(Side side = Side::Device) const;
+  // The sum of all allocations of the same region and name.
+  struct Allocation {
+    Region region;
+    std::string name;
+    std::size_t bytes;
+  };
+  std::vector<Allocation> list(Side side) const;  // the largest first
   // The memory plan that is printed at start: for each region its size and largest allocations,
   // device memory first, then host memory.
   std::string table() const;

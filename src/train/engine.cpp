@@ -349,26 +349,48 @@ LossSums Engine::classify(const TokenBatch& batch, const UseLogits& use) {
   return read_loss_sums();
 }
 
-void Engine::score(const TokenBatch& batch, const UseLoss& use) {
+void Engine::evaluate_plain(const TokenBatch& batch, bool predicts,
+                            const Pipeline::UseLosses& use) {
   const ContextShard shard = shard_of(batch);
   const std::int64_t length = shard.length;
   const bool shorter = length < context_shard_.length;
   KINTSUGI_CHECK(!shorter || (shard.ranks == 1 && !options_.documents),
                  "sequences of {} tokens in batches for {}", length, context_shard_.length);
-  const auto use_losses = [&](Tensor device_losses, Tensor device_smallest, int number) {
+  const auto load = [&](int number) {
+    MicroBatch micro = upload(batch, number, true);
+    micro.predicts = predicts;
+    return micro;
+  };
+  if (shorter) upload_positions(shard, micro_sequences(length));
+  backend_->fill(loss_sum_, 0.0);
+  pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_}, load, use);
+  if (shorter) upload_positions(context_shard_, scratch_.size().sequences);
+}
+
+void Engine::score(const TokenBatch& batch, const UseLoss& use) {
+  evaluate_plain(batch, false, [&](Tensor device_losses, Tensor device_smallest, int number) {
     if (!counts_losses()) return;
     const std::vector<double> losses = to_doubles(*backend_, device_losses),
                               smallest = to_doubles(*backend_, device_smallest);
     for_each_target(batch, number, [&](std::size_t local, std::size_t token) {
       use(token, losses[local], smallest[local]);
     });
-  };
-  if (shorter) upload_positions(shard, micro_sequences(length));
-  backend_->fill(loss_sum_, 0.0);
-  pipeline_.evaluate(
-      {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
-      [&](int number) { return upload(batch, number, true); }, use_losses);
-  if (shorter) upload_positions(context_shard_, scratch_.size().sequences);
+  });
+}
+
+void Engine::predict(const TokenBatch& batch, const UseToken& use) {
+  KINTSUGI_CHECK(!options_.model.is_classifier(), "a classifier predicts no tokens");
+  evaluate_plain(batch, true, [&](const Tensor& losses, const Tensor&, int number) {
+    const LikelyTokens likely = scratch_.likely_tokens(losses.elements());
+    const std::vector<double> logits = to_doubles(*backend_, likely.logits),
+                              log_sums = to_doubles(*backend_, likely.log_sum);
+    std::vector<std::int32_t> ids(logits.size());
+    backend_->download(ids.data(), likely.ids);
+    for_each_target(batch, number, [&](std::size_t local, std::size_t token) {
+      const bool finite = std::isfinite(log_sums[local]);
+      use(token, finite ? logits[local] : INFINITY, ids[local]);
+    });
+  });
 }
 
 }  // namespace kintsugi

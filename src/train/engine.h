@@ -62,8 +62,8 @@ struct TokenBatch {
   // Preferred and rejected ones in turn, in the order of rows, both of a pair in one row; only with
   // EngineOptions::preference. Engine::score ignores them.
   std::span<const TokenSequence> sequences = {};
-  // Tokens per sequence; 0: EngineOptions::length. Only Engine::score accepts shorter sequences,
-  // and only without context parallelism.
+  // Tokens per sequence; 0: EngineOptions::length. Only Engine::score and Engine::predict accept
+  // shorter sequences, and only without context parallelism.
   std::int64_t length = 0;
 };
 
@@ -150,6 +150,12 @@ class Engine {
   // one model copy, exactly one calls it for a token.
   using UseLoss = std::function<void(std::size_t token, double loss, double smallest)>;
   void score(const TokenBatch& batch, const UseLoss& use);
+  // Forward only. Calls `use` for each token with a target: its index in the batch, the largest
+  // logit of the next token in this rank's shard of the vocabulary, and the token that has it, the
+  // first of equals. The logit is infinite if one of the shard is NaN. Of the ranks of one model
+  // copy, one of each shard calls it for a token.
+  using UseToken = std::function<void(std::size_t token, double logit, std::int32_t id)>;
+  void predict(const TokenBatch& batch, const UseToken& use);
   // Forward only, of a classifier. Calls `use` for each token with a target: its index in the batch
   // and the logits of the labels. Of the ranks of one model copy, exactly one calls it for a token.
   // Returns the same as evaluate().
@@ -214,6 +220,8 @@ class Engine {
   template <class F>
   void for_each_target(const TokenBatch& batch, int number, const F& use) const;
   bool is_repeatable(const MicroBatch& micro) const;
+  // Pipeline::evaluate of the tokens alone, in sequences of any length.
+  void evaluate_plain(const TokenBatch& batch, bool predicts, const Pipeline::UseLosses& use);
   // Copies this rank's context shard of a micro-batch to the device. `plain`: without weights and
   // preference pairs.
   MicroBatch upload(const TokenBatch& batch, int number, bool plain = false);

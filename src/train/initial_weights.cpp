@@ -161,7 +161,11 @@ std::string load_initial_weights(const fs::path& directory, Engine& engine,
   check_agreement(host, {{"the weights in model.init", content},
                          {"the subtokens of new tokens", hash_of(subtokens)}});
   verify_weights(host, model_directory(directory), loader);
-  together(host, [&] { loader.run(); });
+  together(host, [&] {
+    std::optional<Progress> loading;  // of the first rank, for all of them
+    if (host.rank() == 0) loading.emplace("load weights", 0, "bytes");
+    loader.run(loading ? loading->callback() : ProgressCall());
+  });
   return description;
 }
 

@@ -73,8 +73,11 @@ Json to_json(const Straggler& straggler) {
 }  // namespace
 
 RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock,
-               SinkOptions sinks)
-    : directory_(directory), total_steps_(total_steps) {
+               SinkOptions sinks, const NotifyConfig& notify)
+    : directory_(directory),
+      total_steps_(total_steps),
+      files_(directory),
+      events_(files_, directory, notify, clock.now_s) {
   sinks_.emplace(directory, total_steps, clock.now_s, sinks);
   const std::filesystem::path path = directory / "metrics.jsonl";
   drop_partial_line(path);
@@ -157,34 +160,47 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
     if (state.state != "running") goodput_->end(state.state, state.reason, state.exit_code);
     goodput_->add_to(json);
     if (state.state != "running") sinks_->end(*goodput_);
-    const std::lock_guard lock(mutex_);
-    if (failed_) return;
-    status_ = to_text(json);
-    write_status(to_text(json, 2) + "\n", state.state != "running");
+    {
+      const std::lock_guard lock(mutex_);
+      if (failed_) return;
+      status_ = to_text(json);
+      write_status(to_text(json, 2) + "\n", state.state != "running");
+    }
+    if (state.state == "running") return;
+    events_.end(state.state, last.step,
+                state.message.empty() ? fmt::format("{} after step {}", state.state, last.step)
+                                      : state.message);
   } catch (...) {
   }
 }
 
 void RunLog::fail(const FailedRank& failed) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
-    failed_ = true;
-    if (status_.empty()) return;
-    Json json = Json::parse(status_);
-    json["state"] = "failed";
-    json["exit_code"] = failed.exit_code;
-    const std::string reason = failed.exit_code == exit_code::kMistake ? "mistake" : "failure";
-    json["reason"] = reason;
-    json["rank"] = failed.rank;
-    if (!failed.node.empty()) json["node"] = failed.node;
-    json["updated"] = utc_now();
-    json["message"] = failed.message;
-    goodput_->end("failed", reason, failed.exit_code);
-    goodput_->add_to(json);
-    write_status(to_text(json, 2) + "\n", true);
-    sinks_->end(*goodput_);
+    const std::optional<std::int64_t> step = write_failure(failed);
+    if (step) events_.end("failed", *step, failed.message);
   } catch (...) {
   }
+}
+
+// Returns the last step; nothing if the run had not begun.
+std::optional<std::int64_t> RunLog::write_failure(const FailedRank& failed) {
+  const std::lock_guard lock(mutex_);
+  failed_ = true;
+  if (status_.empty()) return {};
+  Json json = Json::parse(status_);
+  json["state"] = "failed";
+  json["exit_code"] = failed.exit_code;
+  const std::string reason = failed.exit_code == exit_code::kMistake ? "mistake" : "failure";
+  json["reason"] = reason;
+  json["rank"] = failed.rank;
+  if (!failed.node.empty()) json["node"] = failed.node;
+  json["updated"] = utc_now();
+  json["message"] = failed.message;
+  goodput_->end("failed", reason, failed.exit_code);
+  goodput_->add_to(json);
+  write_status(to_text(json, 2) + "\n", true);
+  sinks_->end(*goodput_);
+  return json.value("step", std::int64_t{0});
 }
 
 }  // namespace kintsugi

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "train/goodput_log.h"
+#include "train/records/run_events.h"
 #include "train/run_sinks.h"
 #include "train/step_record.h"
 
@@ -31,11 +32,11 @@ struct RunState {
 
 // Writes metrics.jsonl (one object per line and step, complete lines only, appended to after a
 // restart; `seq` counts records), status.json (replaced atomically), goodput.jsonl, and the files
-// of RunSinks.
+// of RunSinks, RunFiles and RunEvents.
 class RunLog {
  public:
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock,
-         SinkOptions sinks = {});
+         SinkOptions sinks = {}, const NotifyConfig& notify = {});
 
   // `saving`: a save is under way. If it has filled the disk, the line is written later: a save
   // that fails removes its files. Otherwise an error is thrown.
@@ -47,11 +48,14 @@ class RunLog {
   // Thread-safe.
   void fail(const FailedRank& failed) noexcept;
   GoodputLog& goodput() { return *goodput_; }
+  RunFiles& files() { return files_; }
+  RunEvents& events() { return events_; }
   // The steps whose tasks an earlier process evaluated.
   const std::set<std::int64_t>& evaluated() const { return evaluated_; }
 
  private:
   void write_status(const std::string& text, bool last) noexcept;
+  std::optional<std::int64_t> write_failure(const FailedRank& failed);
 
   std::mutex mutex_;    // guards status_, failed_ and status_lost_
   std::string status_;  // last status, as JSON
@@ -60,6 +64,8 @@ class RunLog {
   std::int64_t total_steps_;
   std::int64_t sequence_ = 0;
   std::set<std::int64_t> evaluated_;
+  RunFiles files_;
+  RunEvents events_;
   std::optional<GoodputLog> goodput_;
   std::optional<RunSinks> sinks_;
   std::optional<Straggler> straggler_;  // the last one that was recorded

@@ -57,6 +57,7 @@ const std::vector<StepMetric>& step_metrics() {
        {.name = "kintsugi_step_total", .combine = Combine::Highest},
        "Steps done; repeated steps count once.",
        &R::step},
+      {"time_s", "", {}, "", &R::time_s},
       {"tokens",
        "train/tokens",
        {.name = "kintsugi_tokens_total", .combine = Combine::Highest},

@@ -13,6 +13,7 @@ namespace kintsugi {
 // The metrics of one step.
 struct StepRecord {
   std::int64_t step = 0;
+  double time_s = 0;                       // when it was done, in seconds since 1970
   std::int64_t tokens = 0;                 // positions since the start of the run, padding included
   std::int64_t step_tokens = 0;            // of this step, padding included
   std::int64_t targets = 0;                // of this step: tokens with a loss

@@ -34,6 +34,7 @@
 #include "train/step_means.h"
 #include "train/step_profile.h"
 #include "train/stop_requests.h"
+#include "train/text_samples.h"
 
 namespace kintsugi {
 
@@ -226,6 +227,7 @@ class Trainer {
     double loss() const { return nats / loss_divisor(targets); }
     std::optional<double> bits_per_byte() const;
   };
+  void note_validation_time(double seconds);
   StepRecord::Valid valid_record(const std::string& name, const Score& score) const;
   void show_score(const std::string& set, const Score& score) const;
   // Writes the scores by label of a classifier; at the end of the run also to the log. On rank 0.
@@ -236,6 +238,11 @@ class Trainer {
   bool tasks_are_due() const;
   void evaluate_tasks();
   void report_tasks() const;
+  // The texts of train.samples, in trainer_samples.cpp. All ranks decide alike.
+  bool samples_are_due() const;
+  void generate_samples();
+  // layout.json; all ranks call it.
+  void write_layout();
   // Copies in memory, in trainer_memory.cpp.
   void make_memory_copies();
   bool restore_from_memory(const Start& start);  // sets state_
@@ -277,6 +284,7 @@ class Trainer {
   std::unique_ptr<RunData> data_;
   std::vector<Tokenizer::File> tokenizer_files_;  // copied into each checkpoint; on rank 0
   std::unique_ptr<RunTasks> tasks_;               // of train.eval_tasks; on rank 0
+  std::optional<SamplePrompts> samples_;          // of train.samples
   std::set<std::int64_t> evaluated_;  // later steps whose tasks an earlier process has evaluated
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunLog> log_;                 // on rank 0
@@ -306,6 +314,7 @@ class Trainer {
   std::optional<SaveInterval> save_interval_;  // with train.checkpoint_every: auto; on rank 0
   bool save_due_ = false;                      // by save_interval_; the same on all ranks
   bool save_healthy_ = false;      // whether the run was healthy when the save under way began
+  std::int64_t save_step_ = 0;     // of the last save that began
   std::int64_t failed_saves_ = 0;  // consecutive ones
   SaveTimes save_times_;
   std::unique_ptr<MemoryCopies> copies_;  // with train.memory_copy_every

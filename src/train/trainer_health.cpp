@@ -40,6 +40,7 @@ std::string Trainer::trouble() const {
   const SpikeAction action = config_.train.spikes.action;
   if (!divergence_.empty()) return divergence_;
   if (spike_.empty()) return "";
+  if (is_first()) log_->events().add("spike", state_.step, spike_);
   if (action == SpikeAction::Warn && is_first()) log_warning("step {}: {}", state_.step, spike_);
   return action == SpikeAction::Rewind || action == SpikeAction::Stop ? spike_ : "";
 }
@@ -183,6 +184,7 @@ void Trainer::find_straggler() {
   double mine = own;
   host().wait(host().all_gather(Tensor(all.data(), DType::F64, {groups_->ranks()}),
                                 Tensor(&mine, DType::F64, {1})));
+  if (is_first()) log_->files().write_ranks(state_.step, all);
   Straggler slowest = slowest_rank(all);
   slowest.node = text_of(host(), slowest.rank, node_name());
   record_.straggler = slowest;

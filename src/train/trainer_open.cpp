@@ -218,7 +218,8 @@ void Trainer::open_run(ResumeMode resume) {
     log_ = std::make_unique<RunLog>(
         directory_, last_step(),
         AttemptClock{startup_.launched_s(), [startup = startup_] { return startup.now_s(); }},
-        SinkOptions{.tensorboard = config_.run.tensorboard, .prometheus = config_.run.prometheus});
+        SinkOptions{.tensorboard = config_.run.tensorboard, .prometheus = config_.run.prometheus},
+        config_.run.notify);
     open_log_ = log_.get();
   });
   find_evaluated();
@@ -240,6 +241,7 @@ void Trainer::open_run(ResumeMode resume) {
   if (saver_) report_snapshot();
   open_memory_copies();
   log_info("run directory: {}", directory_.string());
+  write_layout();
   if (start) report_start(*start, begins);
   if (!origin.empty()) report_origin(config_.model_init, "starting from the weights in " + origin);
   if (finished() && config_.steps_after() == 0)
@@ -262,6 +264,8 @@ void Trainer::open_loader() {
 
 void Trainer::report_start(const Start& start, bool begins) const {
   const std::string checkpoint = start.checkpoint.string();
+  if (is_first() && !begins)
+    log_->events().add("resumed", state_.step, "continues from " + checkpoint);
   if (from_memory_)
     log_info("continuing from the copy in memory of step {}, after {}", state_.step, checkpoint);
   else if (!begins)

@@ -137,17 +137,11 @@ void Trainer::complete_reference(Engine& initial) {
   std::int64_t documents = 0, before = 0;
   for (const auto& [shard, paths] : reference_.missing) documents += shard->documents();
   const auto begin = Clock::now();
-  double shown_s = 0;
+  std::optional<Progress> progress;
+  if (is_first()) progress.emplace("reference", documents, "pairs");
   for (const auto& [shard, paths] : reference_.missing) {
     const auto show = [&](std::int64_t done) {
-      const double now_s = seconds_since(begin);
-      if (!is_first() || now_s - shown_s < (terminal_is_live() ? 0.2 : 30)) return;
-      shown_s = now_s;
-      const auto all = static_cast<double>(before + done);
-      const std::string line = fmt::format(
-          "reference: {} of {}  ETA {}", before + done, format_number(documents, "pair"),
-          format_duration(now_s * (static_cast<double>(documents) / all - 1)));
-      terminal_is_live() ? show_live_line(line) : log_info("{}", line);
+      if (progress) progress->set(before + done);
     };
     std::vector<double> values = compute_reference(initial, *shard, show);
     together(host(), [&, &paths = paths] {
@@ -156,6 +150,7 @@ void Trainer::complete_reference(Engine& initial) {
     reference_.table.add(*shard, std::move(values));
     before += shard->documents();
   }
+  progress.reset();
   if (!reference_.missing.empty())
     log_info("reference: log-probabilities of {} in {} by {}", format_number(documents, "pair"),
              format_duration(seconds_since(begin)), reference_.model);

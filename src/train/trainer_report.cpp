@@ -3,11 +3,14 @@
 
 #include <algorithm>
 
+#include "comm/exchange.h"
+#include "comm/launch_environment.h"
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "parallel/layer_split.h"
 #include "train/memory_check.h"
+#include "train/records/layout_file.h"
 #include "train/trainer.h"
 
 namespace kintsugi {
@@ -95,6 +98,20 @@ void Trainer::preview() {
       format_count(tokens), schedule_.total_steps, format_si(tokens * flops_.causal()),
       format_duration(fastest_s), format_number(groups_->ranks(), "rank"),
       format_duration(fastest_s / kAssumedMfu), 100 * kAssumedMfu);
+}
+
+void Trainer::write_layout() {
+  std::vector<std::string> nodes = texts_at_first(host(), node_name());
+  if (!is_first()) return;
+  try {
+    log_->files().write_layout(layout_json({.config = config_,
+                                            .grid = groups_->grid,
+                                            .arena = engine_->arena(),
+                                            .backend = backend_,
+                                            .nodes = std::move(nodes)}));
+  } catch (const std::exception& error) {  // a viewer can do without it
+    log_warning("layout.json was not written: {}", error.what());
+  }
 }
 
 void Trainer::report_snapshot() const {

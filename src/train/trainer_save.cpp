@@ -91,6 +91,7 @@ void Trainer::save() {
     end_diverged("the weights are no longer finite");
   }
   save_healthy_ = health_.healthy();
+  save_step_ = state_.step;
   if (save_interval_) save_interval_->began(begin);
   const fs::path checkpoints = directory_ / "checkpoints";
   if (saver_ && !last) {
@@ -98,8 +99,12 @@ void Trainer::save() {
     stops_.wall_time().set_save_under_way(true);
     engine_->before_next_update([this] { saver_->before_update(); });
   } else {
+    std::optional<Progress> saving;  // of the first rank, for all of them
+    CheckpointOptions options = checkpoint_options();
+    if (is_first()) options.progress = saving.emplace("save checkpoint", 0, "bytes").callback();
     try {
-      const fs::path model = write_checkpoint(checkpoints, *engine_, state_, checkpoint_options());
+      const fs::path model = write_checkpoint(checkpoints, *engine_, state_, options);
+      saving.reset();
       save_times_.stall_s = seconds_since(begin);
       note_saved({model, seconds_since(begin)});
     } catch (const SharedFailure& error) {
@@ -108,7 +113,10 @@ void Trainer::save() {
   }
   save_times_.stall_s = seconds_since(begin);
   if (!last) save_times_.stalled_s += save_times_.stall_s;
-  if (is_first()) log_->goodput().note_save(save_times_.stall_s);
+  if (is_first()) {
+    log_->goodput().note_save(save_times_.stall_s);
+    log_->events().note_activity();
+  }
   gather_energy();
   write_energy(false);
 }
@@ -148,6 +156,7 @@ void Trainer::note_saved(const SaveResult& result) {
   ancestors_ = ancestors_after(result.model);
   log_info("saved {} in {}; training waited {}", last_checkpoint_,
            format_duration(result.duration_s), format_duration(save_times_.stall_s));
+  log_->events().add("checkpoint", save_step_, "saved " + last_checkpoint_);
   if (save_interval_ && save_interval_->measured(save_times_.stall_s, result.duration_s))
     log_info("checkpoints every {}: a save costs {}, mean time between failures {}",
              format_duration(save_interval_->seconds()), format_duration(save_interval_->cost_s()),

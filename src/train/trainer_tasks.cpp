@@ -70,9 +70,8 @@ void Trainer::evaluate_tasks() {
   }
   communication_ = communication_times();  // not part of the next step
   const double seconds = seconds_since(begin);
-  if (!is_first()) return;
-  report_tasks();
-  log_->goodput().note_validation(seconds);
+  if (is_first()) report_tasks();
+  note_validation_time(seconds);
 }
 
 void Trainer::report_tasks() const {

@@ -41,17 +41,16 @@ struct TrainingModel::Sums {
 
 namespace {
 
-// Few lengths, because the kernels of a GPU may be prepared for each.
 constexpr std::size_t kShortestRow = 32;
 
 }  // namespace
 
 // With document masks, short requests share rows. Context parallelism has a fixed length.
-std::vector<std::size_t> TrainingModel::row_lengths() const {
-  const EngineOptions& options = engine_->options();
+std::vector<std::size_t> row_lengths(const Engine& engine) {
+  const EngineOptions& options = engine.options();
   const auto rows =
       static_cast<std::size_t>(options.layout.sequence_parallel ? options.layout.tp : 1);
-  std::vector<std::size_t> lengths = {max_length()};
+  std::vector<std::size_t> lengths = {static_cast<std::size_t>(options.length)};
   if (options.documents || options.layout.cp > 1) return lengths;
   while (lengths.front() % (2 * rows) == 0 && lengths.front() / 2 >= kShortestRow)
     lengths.insert(lengths.begin(), lengths.front() / 2);
@@ -91,7 +90,7 @@ std::vector<ContinuationScore> TrainingModel::score(std::span<const TokenPair> p
                                                     const ScoringProgress& progress) {
   Sums sums(pairs.size());
   std::size_t shorter = 0;  // the next row length
-  for (const std::size_t length : row_lengths()) {
+  for (const std::size_t length : row_lengths(*engine_)) {
     std::vector<std::size_t> requests;
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       const std::size_t tokens = std::min(tokens_read(pairs[i]), max_length());

@@ -31,6 +31,10 @@ class TaskTokenizer {
   std::unordered_map<std::string, TokenIds> known_;
 };
 
+// The lengths of rows that an engine computes outside of steps, ascending: few, because the kernels
+// of a GPU may be prepared for each.
+std::vector<std::size_t> row_lengths(const Engine& engine);
+
 // The score of a request is not finite.
 class ScoreNotFinite : public Failure {
  public:
@@ -58,7 +62,6 @@ class TrainingModel : public ScoringModel {
 
  private:
   struct Sums;
-  std::vector<std::size_t> row_lengths() const;  // ascending
   void add_rows(const ScoringRows& rows, Sums& sums, const ScoringProgress& progress);
 
   Engine* engine_;

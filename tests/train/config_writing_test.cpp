@@ -154,8 +154,10 @@ TEST(RunConfigWriting, EveryKeyOnce) {
   EXPECT_THAT(
       text,
       StartsWith("run:\n  dir: runs/run\n  seed: 1\n  from: null\n  time_limit: 0s\n  stop_margin: "
-                 "0s\n  node_ledger: null\n  tensorboard: true\n  prometheus: true\nmodel: # from "
-                 "preset llama-tiny\n  family: llama\n"));
+                 "0s\n  node_ledger: null\n  tensorboard: true\n  prometheus: true\n  notify:\n    "
+                 "command: \"\"\n    webhook: \"\"\n    on: [finished, failed, stopped, diverged, "
+                 "spike, stalled]\n    stalled_after: auto\nmodel: # from preset "
+                 "llama-tiny\n  family: llama\n"));
   EXPECT_THAT(text,
               HasSubstr("\ndata:\n  train:\n    - path: a.txt\n      name: a\n      weight: auto"));
   EXPECT_THAT(text, HasSubstr("\n  betas: [0.9, 0.95]\n"));

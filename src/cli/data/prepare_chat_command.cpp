@@ -5,9 +5,9 @@
 
 #include "cli/data/commands.h"
 #include "cli/options.h"
-#include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "data/chat/prepare_job.h"
 #include "data/corpora/path_pattern.h"
@@ -22,10 +22,10 @@ struct PrepareCommand {
   PrepareOptions options;
 };
 
-std::string prepare_line(const PrepareCounts& counts, double fraction) {
-  return fmt::format("{:5.1f} %  {} examples  {} tokens", 100 * fraction,
-                     format_count(static_cast<double>(counts.written)),
-                     format_count(static_cast<double>(counts.tokens)));
+// Of examples, whose number is known by the fraction of the input that was read.
+void show_prepared(Progress& progress, const PrepareCounts& counts, double fraction) {
+  const auto total = fraction > 0 ? static_cast<double>(counts.read) / std::min(fraction, 1.0) : 0;
+  progress.set(counts.read, static_cast<std::int64_t>(total));
 }
 
 // Without these, a message could imitate the end of its turn.
@@ -82,12 +82,13 @@ void run_prepare_chat(PrepareCommand& command) {
   options.format.loss = parse_example_loss(command.loss);
   warn_about_marks(command, *tokenizer);
   const StopSignals signals;
-  ProgressLine line;
+  std::optional<Progress> progress(std::in_place, "prepare", 0, "examples");
   const PrepareResult result =
       prepare_examples(*tokenizer, options, [&](const PrepareCounts& counts, double fraction) {
-        line.show([&] { return prepare_line(counts, fraction); });
+        show_prepared(*progress, counts, fraction);
         return StopSignals::received() == nullptr;
       });
+  progress.reset();
   report_prepared(command, result);
 }
 

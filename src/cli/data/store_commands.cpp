@@ -7,6 +7,7 @@
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "data/stores/store_check.h"
 #include "data/stores/store_merge.h"
 #include "data/stores/token_store.h"
@@ -27,6 +28,11 @@ void run_verify(const VerifyCommand& command) {
   bool ids_checked = true, checksums_checked = true;
   const auto infos = read_store_infos(shards);
   const auto tokenizer = command.tokenizer.empty() ? nullptr : load_tokenizer(command.tokenizer);
+  const bool with_ids = command.vocab_size > 0 || tokenizer != nullptr;
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    total += bytes_to_check(shards[i], with_ids || infos[i] != nullptr, infos[i].get());
+  std::optional<Progress> progress(std::in_place, "verify", total, "bytes");
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const TokenShard& shard = shards[i];
     const StoreInfo* info = infos[i].get();
@@ -42,13 +48,15 @@ void run_verify(const VerifyCommand& command) {
     } else if (info != nullptr) {
       vocab_size = info->vocab_size;
     }
-    for (std::string& problem : check_shard(shard, vocab_size, info))
+    for (std::string& problem :
+         check_shard(shard, vocab_size, info, [&](std::int64_t bytes) { progress->add(bytes); }))
       problems.push_back(std::move(problem));
     documents += shard.documents();
     tokens += shard.tokens();
     ids_checked &= vocab_size.has_value();
     checksums_checked &= info != nullptr;
   }
+  progress.reset();
   if (!problems.empty()) user_error("{}", fmt::join(problems, "\nerror: "));
   log_info(
       "{}: {} documents, {} tokens, check passed ({}, {})", command.store, documents, tokens,
@@ -63,7 +71,10 @@ struct MergeCommand {
 };
 
 void run_merge(const MergeCommand& command) {
-  const StoreInfo info = merge_stores(command.stores, command.output, command.overwrite);
+  const StoreInfo info = [&] {
+    Progress progress("merge", 0, "tokens");
+    return merge_stores(command.stores, command.output, command.overwrite, progress.callback());
+  }();
   log_info("{}: {} documents, {} tokens", command.output, info.documents, info.tokens);
 }
 

@@ -6,9 +6,9 @@
 
 #include "cli/data/commands.h"
 #include "cli/options.h"
-#include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "data/corpora/path_pattern.h"
 #include "data/corpora/tokenize_job.h"
@@ -59,12 +59,6 @@ std::string figures(const TokenizeProgress& progress, double elapsed_s) {
                      new_bytes / 1e6 / std::max(elapsed_s, 1e-3));
 }
 
-std::string progress_line(const TokenizeProgress& progress, double elapsed_s) {
-  const double done = static_cast<double>(progress.input_bytes) /
-                      static_cast<double>(std::max<std::uint64_t>(progress.input_bytes_total, 1));
-  return fmt::format("{:5.1f} %  {}", 100 * done, figures(progress, elapsed_s));
-}
-
 void report(const TokenizeCommand& command, const TokenizeResult& result, double elapsed_s) {
   const TokenizeCounts& counts = result.progress.counts;
   if (result.state == TokenizeResult::State::WasComplete) {
@@ -95,12 +89,20 @@ void run_tokenize(TokenizeCommand& command) {
   if (!command.shard_size.empty()) options.shard_bytes = parse_bytes(command.shard_size);
   options.save_every_s = parse_duration_s(command.save_every);
   const StopSignals signals;
-  ProgressLine line;
+  std::optional<Progress> progress(std::in_place, "tokenize", 0, "bytes");
+  bool continues = false;
   const TokenizeResult result = tokenize(*tokenizer, options, [&](const TokenizeProgress& now) {
-    line.show([&] { return progress_line(now, line.elapsed_s()); });
+    const auto done = static_cast<std::int64_t>(now.input_bytes);
+    // A job that continues an earlier one: what that one read is not in the rate.
+    if (!std::exchange(continues, true) && now.text_bytes_before > 0) progress->start_at(done);
+    progress->set_note([&now, &progress] { return figures(now, progress->elapsed_s()); });
+    progress->set(done, static_cast<std::int64_t>(now.input_bytes_total));
+    progress->set_note({});  // `now` ends here
     return StopSignals::received() == nullptr;
   });
-  report(command, result, line.elapsed_s());
+  const double elapsed_s = progress->elapsed_s();
+  progress.reset();
+  report(command, result, elapsed_s);
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 
 #include "cli/data/commands.h"
 #include "cli/options.h"
-#include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "data/corpora/path_pattern.h"
 #include "data/tokenizer_training/bpe_trainer.h"
@@ -65,20 +65,13 @@ class OutputDirectory {
 };
 
 CorpusPreTokens count(const TrainTokenizerArguments& arguments,
-                      const std::vector<std::filesystem::path>& files, ProgressLine& line) {
-  const auto report = [&](std::int64_t read, std::int64_t total) {
-    line.show([&] {
-      return fmt::format("counting  {} of {}  {}", format_bytes(static_cast<double>(read)),
-                         format_bytes(static_cast<double>(total)),
-                         format_duration(line.elapsed_s()));
-    });
-  };
+                      const std::vector<std::filesystem::path>& files, Progress& progress) {
   return count_corpus_pre_tokens(files,
                                  {.pre_tokenizer = arguments.pre_tokenizer,
                                   .format = {.text_key = arguments.text_key, .prompt_key = ""},
                                   .threads = arguments.threads,
                                   .sample_bytes = parse_bytes(arguments.sample_bytes),
-                                  .progress = report});
+                                  .progress = progress.callback()});
 }
 
 BpeTrainerOptions trainer_options(const TrainTokenizerArguments& arguments) {
@@ -99,23 +92,19 @@ void train_tokenizer(const TrainTokenizerArguments& arguments) {
   BpeTrainerOptions options = trainer_options(arguments);
   const std::vector<std::filesystem::path> files = expand_inputs(arguments.inputs);
   const OutputDirectory output(arguments.output, arguments.overwrite);
-  ProgressLine counting;
-  const CorpusPreTokens corpus = count(arguments, files, counting);
+  std::optional<Progress> progress(std::in_place, "count", 0, "bytes");
+  const CorpusPreTokens corpus = count(arguments, files, *progress);
   const std::vector<PreTokenCount> pre_tokens = corpus.counts();
   if (pre_tokens.empty())
     user_error("there is no text in {}{}", files.at(0).string(),
                files.size() > 1 ? fmt::format(" and {} other files", files.size() - 1) : "");
-  const double counting_s = counting.elapsed_s();
+  const double counting_s = progress->elapsed_s();
 
-  ProgressLine merging;
-  options.progress = [&](std::int64_t tokens) {
-    merging.show([&] {
-      return fmt::format("merging  {} of {} tokens  {}", tokens, options.vocab_size,
-                         format_duration(merging.elapsed_s()));
-    });
-  };
+  progress.emplace("merge", options.vocab_size, "tokens");
+  options.progress = [&](std::int64_t tokens) { progress->set(tokens); };
   const TrainedBpe bpe = train_bpe(pre_tokens, options);
-  const double merging_s = merging.elapsed_s();
+  const double merging_s = progress->elapsed_s();
+  progress.reset();
 
   const std::string eos = arguments.eos.empty() ? options.special_tokens.at(0) : arguments.eos;
   for (const auto& file : trained_tokenizer_files(bpe, arguments.pre_tokenizer, eos))

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <cstdio>
 
-#include "cli/progress_line.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "data/stores/store_info.h"
 #include "eval/run/results.h"
@@ -129,13 +129,16 @@ class TaskRun {
     source.start_s = seconds_since_1970();
     with_model(job_, a_.engine, files, [&](ScoringModel& model, Tokenizer& tokenizer) {
       check_stores(*evaluation_, tokenizer);
-      ProgressLine line;
+      std::optional<Progress> progress;
+      if (job_.world().rank() == 0) progress.emplace("evaluate", 0, "requests");
       const std::vector<TaskAnswers> answers =
           evaluation_->ask(model, [&](std::size_t done, std::size_t all) {
-            line.show([&] { return progress_text(line, std::min(done, all), all); });
+            if (progress)
+              progress->set(static_cast<std::int64_t>(std::min(done, all)),
+                            static_cast<std::int64_t>(all));
           });
       if (job_.world().rank() != 0) return;
-      show_live_line("");
+      progress.reset();
       results_.push_back(
           score_evaluation(*evaluation_, answers, {.bootstrap_samples = a_.bootstrap}));
       source.duration_s = seconds_since_1970() - source.start_s;
@@ -155,13 +158,6 @@ class TaskRun {
       print();  // what was computed is not lost
       throw;
     }
-  }
-
-  static std::string progress_text(const ProgressLine& line, std::size_t done, std::size_t all) {
-    const double elapsed_s = std::max(line.elapsed_s(), 1e-9);
-    const double rate = static_cast<double>(done) / elapsed_s;
-    return fmt::format("{}/{} requests, {:.1f}/s, ETA {}", done, all, rate,
-                       format_duration(static_cast<double>(all - done) / std::max(rate, 1e-9)));
   }
 
   EvalDocument batch_size() const {

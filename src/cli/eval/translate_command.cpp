@@ -11,9 +11,9 @@
 #include "cli/eval/commands.h"
 #include "cli/eval/loaded_model.h"
 #include "cli/options.h"
-#include "cli/progress_line.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "eval/bleu.h"
 #include "eval/chrf.h"
@@ -107,14 +107,13 @@ void run_translate(TranslateArguments a) {
       references.emplace(std::vector<Segments>{std::move(set)}, sources.size());
     });
     with_model(job, a.engine, files, [&](ScoringModel& model, Tokenizer&) {
-      ProgressLine line;
-      std::size_t done = 0;
+      std::optional<Progress> progress;
+      if (job.world().rank() == 0) progress.emplace("translate", std::ssize(sources), "segments");
       const Segments texts = translate(model, prompt, sources, a.max_tokens, [&](std::size_t more) {
-        done = std::min(done + more, sources.size());
-        line.show([&] { return fmt::format("{}/{} segments", done, sources.size()); });
+        if (progress) progress->add(static_cast<std::int64_t>(more));
       });
       if (job.world().rank() != 0) return;
-      show_live_line("");
+      progress.reset();
       if (!a.output.empty()) {
         std::string content;
         for (const std::string& text : texts) content += text + "\n";

@@ -12,6 +12,7 @@
 #include "cli/model/description.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "model/compare.h"
 
 namespace kintsugi {
@@ -109,7 +110,10 @@ struct ModelDiffArguments {
 bool run_model_diff(const ModelDiffArguments& arguments) {
   try {
     const StoredModel first(arguments.first), second(arguments.second);
-    const ModelComparison models = compare_models(first, second);
+    const ModelComparison models = [&] {
+      Progress progress("compare", 0, "parameters");
+      return compare_models(first, second, progress.callback());
+    }();
     (arguments.json ? print_difference_json : print_difference)(first, second, models);
     return models.equal();
   } catch (const Failure& error) {

@@ -102,6 +102,8 @@ void DocumentJob::run(const Listener& listener) {
         DeviceChoice::Auto, threads_for(a_.engine.threads, world), {}, world.local_rank());
     std::unique_ptr<DocumentModel> model;
     job.together([&] {
+      std::optional<Progress> loading;
+      if (world.rank() == 0) loading.emplace("load model", 0, "bytes");
       model = std::make_unique<DocumentModel>(
           *backend, a_.checkpoint,
           DocumentModelOptions{
@@ -109,10 +111,14 @@ void DocumentJob::run(const Listener& listener) {
               .output = output_,
               .max_length = a_.max_length,
               .batch_tokens = a_.batch_tokens,
-              .memory_shares = backend->host() == backend.get() ? world.local_size() : 1});
+              .memory_shares = backend->host() == backend.get() ? world.local_size() : 1,
+              .loading = loading ? loading->callback() : ProgressCall()});
+      loading.reset();
       if (world.rank() == 0) listener.begin(config);
     });
+    if (world.rank() == 0) progress_.emplace("compute", 0, "documents");
     compute_all(job, *model, listener);
+    progress_.reset();
     job.together([&] {
       if (world.rank() != 0) return;
       if (input_->count() == 0) user_error("{} has no documents", a_.input.path);
@@ -171,13 +177,11 @@ std::vector<double> DocumentJob::compute(Job& job, DocumentModel& model,
   return all;
 }
 
+// The number of documents is known by the fraction of the input that was read.
 void DocumentJob::report_progress() {
-  progress_.show([&] {
-    const double elapsed_s = progress_.elapsed_s(), done = input_->done();
-    return fmt::format(
-        "{} documents in {}{}", input_->count(), format_duration(elapsed_s),
-        done > 0 ? fmt::format(", ETA {}", format_duration(elapsed_s / done * (1 - done))) : "");
-  });
+  const double fraction = input_->done(), count = static_cast<double>(input_->count());
+  progress_->set(input_->count(),
+                 fraction > 0 ? static_cast<std::int64_t>(count / std::min(fraction, 1.0)) : 0);
 }
 
 }  // namespace kintsugi

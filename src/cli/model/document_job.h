@@ -8,7 +8,7 @@
 
 #include "cli/engine.h"
 #include "cli/model/document_input.h"
-#include "cli/progress_line.h"
+#include "core/progress.h"
 #include "eval/run/document_model.h"
 
 namespace kintsugi {
@@ -47,7 +47,7 @@ class DocumentJob {
   DocumentArguments& a_;
   DocumentOutput output_;
   std::unique_ptr<DocumentInput> input_;  // on rank 0
-  ProgressLine progress_;
+  std::optional<Progress> progress_;      // on rank 0
 };
 
 }  // namespace kintsugi

@@ -12,6 +12,7 @@
 #include "cli/model/commands.h"
 #include "cli/model/description.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "model/adapter/peft_config.h"
 #include "model/compare.h"
@@ -46,6 +47,7 @@ InspectedModel inspect_model(const std::string& path, bool statistics) {
   CountedMemory memory;
   std::optional<BlockReader> reader;
   if (statistics) reader.emplace(memory);
+  Progress progress("read", std::ssize(result.model.names), "tensors");
   for (const std::string& name : result.model.names) {
     InspectedTensor tensor{result.model.tensors.find(name), 0, {}};
     tensor.elements = elements_of(tensor.entry());
@@ -54,6 +56,7 @@ InspectedModel inspect_model(const std::string& path, bool statistics) {
     result.elements += tensor.elements;
     result.elements_by_dtype[tensor.entry().dtype_name] += tensor.elements;
     result.tensors.push_back(std::move(tensor));
+    progress.add(1);
   }
   if (std::filesystem::exists(result.model.directory / "trainer.json"))
     result.training = saved_state(result.model.directory);

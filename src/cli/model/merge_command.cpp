@@ -9,9 +9,9 @@
 
 #include "cli/model/commands.h"
 #include "cli/options.h"
-#include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "model/adapter/merge_adapter.h"
 #include "model/merge.h"
@@ -58,15 +58,10 @@ void write_with_progress(const OutputArguments& arguments, const Write& write) {
   if (!arguments.dtype.empty()) output.dtype = parse_precision(arguments.dtype);
   output.max_shard_bytes = static_cast<std::uint64_t>(parse_bytes(arguments.max_shard_size));
   output.overwrite = arguments.overwrite;
-  ProgressLine progress;
-  output.progress = [&](std::int64_t done, std::int64_t all) {
-    progress.show([&] {
-      return fmt::format("{}: {:.1f} % of {} parameters", arguments.directory,
-                         100.0 * static_cast<double>(done) / static_cast<double>(all),
-                         format_count(static_cast<double>(all)));
-    });
-  };
+  std::optional<Progress> progress(std::in_place, "write " + arguments.directory, 0, "parameters");
+  output.progress = progress->callback();
   const WrittenModel result = write(output);
+  progress.reset();
   if (result.non_finite > 0)
     log_warning("{} values of the result are not finite, the first in tensor {}", result.non_finite,
                 result.first_non_finite);

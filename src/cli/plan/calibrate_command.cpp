@@ -13,6 +13,7 @@
 #include "comm/socket.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/progress.h"
 #include "plan/machines/calibration.h"
 
 namespace kintsugi {
@@ -58,7 +59,10 @@ void calibrate(const CalibrateOptions& options) {
                           : processor                ? DType::F32
                                                      : DType::BF16;
   const std::int64_t size = options.size > 0 ? options.size : processor ? 1024 : 8192;
-  const auto measured = measure_operations(*backend, precision, size, options.effort);
+  const auto measured = [&] {
+    Progress progress("calibrate", 0, "operations");
+    return measure_operations(*backend, precision, size, options.effort, progress.callback());
+  }();
   const Machine machine = calibrated(base, measured);
   fmt::print("{}: {}\n{}", backend->description(), to_string(precision),
              calibration_table(machine, measured));

@@ -10,6 +10,7 @@
 
 #include "cli/backends.h"
 #include "core/error.h"
+#include "core/progress.h"
 #include "energy/choose_meters.h"
 #include "energy/power_sweep.h"
 #include "train/engine.h"
@@ -141,6 +142,7 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   };
+  std::optional<Progress> progress(std::in_place, "measure", 0, "settings");
   const PowerSweep sweep = sweep_power(*control, meters.used,
                                        {.limits_w = options.limits_w,
                                         .clocks_mhz = options.clocks_mhz,
@@ -148,7 +150,9 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
                                         .seconds = options.seconds},
                                        {.step = [&] { return workload.step(); },
                                         .now_s = now_s,
-                                        .stop = [] { return StopSignals::received() != nullptr; }});
+                                        .stop = [] { return StopSignals::received() != nullptr; },
+                                        .progress = progress->callback()});
+  progress.reset();
   if (!sweep.points.empty() || !sweep.stopped)
     print(sweep, options, length, backend->description(), meters.source);
   if (sweep.stopped)

@@ -11,6 +11,7 @@
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "energy/carbon.h"
 #include "plan/costs/footprint.h"
@@ -42,6 +43,11 @@ PlanJob job_of(const PlanSearchOptions& options) {
   if (options.optimizer == "muon") job.optimizer.kind = OptimizerKind::Muon;
   job.checkpoint_every = options.checkpoint_every;
   return job;
+}
+
+SearchResult search_with_progress(Planner& planner, const SearchLimits& limits) {
+  Progress progress("plan", 0, "layouts");
+  return search_layouts(planner, limits, progress.callback());
 }
 
 [[noreturn]] void refuse(Planner& planner, const SearchLimits& limits, const SearchResult& result,
@@ -166,7 +172,7 @@ void plan_search(PlanSearchOptions options) {
 
   Planner planner(job_on(limits.gpus), machine);
   limits.best = std::max(limits.best, options.explain);
-  const SearchResult result = search_layouts(planner, limits);
+  const SearchResult result = search_with_progress(planner, limits);
   if (result.best.empty()) refuse(planner, limits, result, job_on);
   const auto chosen = static_cast<std::size_t>(std::max(1, options.explain)) - 1;
   if (chosen >= result.best.size())
@@ -196,7 +202,7 @@ void plan_run(PlanSearchOptions options) {
     const RunConfig stage = run.at_stage(i);
     const PlanJob job = plan_job(stage);
     Planner planner(job, machine);
-    const SearchResult result = search_layouts(planner, options.limits);
+    const SearchResult result = search_with_progress(planner, options.limits);
     if (result.best.empty()) {
       const std::string why =
           why_nothing_fits(planner, options.limits, result, [&](int) { return job; });

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "launch/trial_jobs.h"
@@ -74,6 +75,7 @@ class Tuning {
       trials_.push_back(trial);
     }
     started_ = static_cast<int>(trials_.size());
+    progress_.start_at(started_);
     if (started_ + outside_ > 0)
       log_note("{}: {} trials are known, {} others are outside this search", options.log, started_,
                outside_);
@@ -118,6 +120,7 @@ class Tuning {
     if (best_of(trials_))
       for (const Trial& trial : std::exchange(unlogged_, {})) log_.add(trial);
     show(ended.number, trials_.back());
+    progress_.set(static_cast<std::int64_t>(trials_.size()), options_.trials);
     // Such as a missing file or a wrong number of ranks: no layout would help.
     failures_.push_back(ended.result.failure);
     const bool same = std::all_of(failures_.begin(), failures_.end(), [&](const auto& text) {
@@ -145,6 +148,7 @@ class Tuning {
   std::vector<std::string> failures_;   // of each trial of this process; empty: it ran
   std::map<int, std::size_t> running_;  // trial number -> candidate
   int started_ = 0, outside_ = 0;
+  Progress progress_{"tune", 0, "trials"};
 };
 
 // Writes the user's configuration with the best layout.

@@ -12,6 +12,10 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
+std::int64_t token_bytes(const TokenShard& shard) {
+  return static_cast<std::int64_t>(size_of(shard.type()));
+}
+
 void check_sequences(const TokenShard& shard, Problems& problems) {
   std::int64_t position = 0;
   for (std::int64_t s = 0; s < shard.sequences(); ++s) {
@@ -39,8 +43,10 @@ void check_documents(const TokenShard& shard, Problems& problems) {
     }
 }
 
+constexpr std::size_t kHashedBlock = 8 << 20;
+
 void check_ids(const TokenShard& shard, std::int64_t vocab_size, bool index_is_valid,
-               Problems& problems) {
+               const BytesRead& read, Problems& problems) {
   std::vector<std::int32_t> buffer(1 << 16);
   for (std::int64_t first = 0; first < shard.tokens();) {
     const auto count = std::min<std::int64_t>(shard.tokens() - first, 1 << 16);
@@ -61,6 +67,7 @@ void check_ids(const TokenShard& shard, std::int64_t vocab_size, bool index_is_v
       return;
     }
     first += count;
+    if (read) read(count * token_bytes(shard));
   }
 }
 
@@ -99,9 +106,16 @@ std::string example_problem(const TokenShard& shard, const StoreInfo& info) {
 }
 
 void check_checksum(const std::filesystem::path& file, const std::string& expected,
-                    Problems& problems) {
+                    const BytesRead& read, Problems& problems) {
   const MappedFile content(file);
-  const std::string found = hex64(hash64(content.bytes().data(), content.bytes().size()));
+  StreamHash hash;
+  for (auto rest = content.bytes(); !rest.empty();) {
+    const auto block = rest.first(std::min(rest.size(), kHashedBlock));
+    hash.update(block.data(), block.size());
+    rest = rest.subspan(block.size());
+    if (read) read(static_cast<std::int64_t>(block.size()));
+  }
+  const std::string found = hex64(hash.digest());
   content.check_intact();
   if (found != expected)
     problems.push_back(
@@ -109,7 +123,8 @@ void check_checksum(const std::filesystem::path& file, const std::string& expect
                     file.string(), found, expected));
 }
 
-void check_checksums(const TokenShard& shard, const StoreInfo& info, Problems& problems) {
+void check_checksums(const TokenShard& shard, const StoreInfo& info, const BytesRead& read,
+                     Problems& problems) {
   const std::filesystem::path prefix = shard.name();
   auto entry = std::find_if(info.shards.begin(), info.shards.end(), [&](const StoreInfo::Shard& s) {
     return s.name == prefix.filename().string();
@@ -123,21 +138,32 @@ void check_checksums(const TokenShard& shard, const StoreInfo& info, Problems& p
         info.shards.empty() ? "nothing" : info.shards.back().name));
     return;
   }
-  check_checksum(with_ending(prefix, ".bin"), entry->bin, problems);
-  check_checksum(with_ending(prefix, ".idx"), entry->idx, problems);
+  check_checksum(with_ending(prefix, ".bin"), entry->bin, read, problems);
+  check_checksum(with_ending(prefix, ".idx"), entry->idx, read, problems);
   if (!entry->mask.empty() && !shard.has_mask() && shard.tokens() > 0)
     problems.push_back(fmt::format("{}.mask is missing", shard.name()));
   else if (!entry->mask.empty())
-    check_checksum(with_ending(prefix, ".mask"), entry->mask, problems);
+    check_checksum(with_ending(prefix, ".mask"), entry->mask, read, problems);
   if (!entry->labels.empty() && shard.has_labels())
-    check_checksum(with_ending(prefix, ".labels"), entry->labels, problems);
+    check_checksum(with_ending(prefix, ".labels"), entry->labels, read, problems);
 }
 
 }  // namespace
 
+std::int64_t bytes_to_check(const TokenShard& shard, bool ids, const StoreInfo* info) {
+  std::int64_t bytes = ids ? shard.tokens() * token_bytes(shard) : 0;
+  if (info == nullptr) return bytes;
+  for (const char* ending : {".bin", ".idx", ".mask", ".labels"}) {
+    std::error_code missing;
+    const auto size = std::filesystem::file_size(with_ending(shard.name(), ending), missing);
+    if (!missing) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
 std::vector<std::string> check_shard(const TokenShard& shard,
-                                     std::optional<std::int64_t> vocab_size,
-                                     const StoreInfo* info) {
+                                     std::optional<std::int64_t> vocab_size, const StoreInfo* info,
+                                     const BytesRead& read) {
   Problems problems;
   // The shard itself throws if an entry points outside the files.
   const auto guarded = [&](auto check) {
@@ -151,7 +177,7 @@ std::vector<std::string> check_shard(const TokenShard& shard,
   guarded([&] { check_documents(shard, problems); });
   if (vocab_size) {
     const bool index_is_valid = problems.empty();
-    guarded([&] { check_ids(shard, *vocab_size, index_is_valid, problems); });
+    guarded([&] { check_ids(shard, *vocab_size, index_is_valid, read, problems); });
   }
   check_mask(shard, problems);
   if (info != nullptr)
@@ -159,7 +185,7 @@ std::vector<std::string> check_shard(const TokenShard& shard,
       if (std::string found = example_problem(shard, *info); !found.empty())
         problems.push_back(std::move(found));
     });
-  if (info != nullptr) guarded([&] { check_checksums(shard, *info, problems); });
+  if (info != nullptr) guarded([&] { check_checksums(shard, *info, read, problems); });
   return problems;
 }
 

@@ -112,7 +112,8 @@ void copy_sequence(const TokenShard& shard, std::int64_t sequence, TokenWriter& 
   }
 }
 
-void copy_shard(const TokenShard& shard, TokenWriter& writer, bool labels) {
+void copy_shard(const TokenShard& shard, TokenWriter& writer, bool labels,
+                const std::function<void()>& after_document) {
   Buffers buffers;
   for (std::int64_t d = 0; d < shard.documents(); ++d) {
     const std::int64_t begin = shard.document_sequence(d), end = shard.document_sequence(d + 1);
@@ -125,6 +126,7 @@ void copy_shard(const TokenShard& shard, TokenWriter& writer, bool labels) {
     }
     const std::int32_t label = labels ? shard.label(d) : -1;
     end > begin ? writer.end_document(label) : writer.empty_document(label);
+    after_document();
   }
 }
 
@@ -138,15 +140,17 @@ void refuse_output(const fs::path& output, const std::vector<Source>& sources) {
 }  // namespace
 
 StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& output,
-                       bool overwrite) {
+                       bool overwrite, const ProgressCall& progress) {
   const auto sources = open_sources(names);
   refuse_output(output, sources);
   auto info = common_info(sources);
   StoreOutput files(output, overwrite);
   TokenWriter::Options options;
   options.labels = true;  // unless a shard has none
+  std::int64_t total = 0;
   for (const Source& source : sources)
     for (const TokenShard& shard : source.shards) {
+      total += shard.tokens();
       options.mask |= shard.has_mask();
       options.labels &= shard.has_labels();
     }
@@ -154,7 +158,10 @@ StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& ou
   {
     TokenWriter writer(output, sources.front().shards.front().type(), options);
     for (const Source& source : sources)
-      for (const TokenShard& shard : source.shards) copy_shard(shard, writer, options.labels);
+      for (const TokenShard& shard : source.shards)
+        copy_shard(shard, writer, options.labels, [&] {
+          if (progress) progress(writer.state().tokens, total);
+        });
     result.shards = {writer.finish()};
     result.tokens = writer.state().tokens;
     result.documents = writer.state().documents;

@@ -46,7 +46,7 @@ std::int64_t Head::default_chunk(std::int64_t elements, std::int64_t vocabulary,
 }
 
 void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x,
-                   const CrossEntropyOptions& options) const {
+                   const CrossEntropyOptions& options, const LikelyTokens& likely) const {
   Backend& backend = run.backend();
   const StreamBuffers& stream = run.stream;
   const std::int64_t tokens = run.batch.tokens(), chunk = logits_.extent(0);
@@ -60,6 +60,10 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
     const std::int64_t count = std::min(chunk, tokens - first);
     const Tensor logits = logits_.rows(0, count), rows = normed.rows(first, count);
     backend.matmul(logits, rows, weight, {.transpose_b = true});
+    if (likely.ids)
+      backend.read_logits(likely.logits.rows(first, count).view({count, 1}),
+                          likely.ids.rows(first, count).view({count, 1}),
+                          likely.log_sum.rows(first, count), {}, logits, {}, rows_.begin);
     CrossEntropyOptions of_chunk = options;
     for (Tensor* vector : {&of_chunk.weights, &of_chunk.squared_log_z, &of_chunk.smallest_losses})
       if (*vector) *vector = vector->rows(first, count);

@@ -4,6 +4,13 @@
 
 namespace kintsugi {
 
+// The token with the largest logit of each row, in this rank's shard of the vocabulary.
+struct LikelyTokens {
+  Tensor logits = {};   // (tokens), in accumulator precision
+  Tensor log_sum = {};  // (tokens), the same: NaN if a logit of the row is NaN
+  Tensor ids = {};      // (tokens), int32
+};
+
 // Final norm, LM head and cross-entropy, computed in chunks of tokens so that the full logits are
 // never stored. A training forward also computes the gradient of x. The tensor ranks shard the
 // vocabulary and all-gather three numbers per token. The few labels of a classifier are not
@@ -19,9 +26,9 @@ class Head {
 
   // Computes losses (tokens) of x (rows, hidden), and what the options ask for. A gradient is that
   // of the sum of losses (and z-losses): of x into `gradient` (rows, hidden), and of the head's and
-  // norm's parameters.
+  // norm's parameters. Without a gradient, `likely` may be asked for.
   void forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x,
-               const CrossEntropyOptions& options) const;
+               const CrossEntropyOptions& options, const LikelyTokens& likely = {}) const;
   // Logits (rows, vocabulary of this rank) of x, at most one chunk.
   Tensor logits(const LayerRun& run, Tensor x) const;
 

@@ -48,10 +48,14 @@ struct MatmulShape {
   std::int64_t m, n, k;
 };
 
+// Five matmuls, attention forward and backward with two sizes of heads, and two copies.
+constexpr std::int64_t kMeasuredOperations = 11;
+
 }  // namespace
 
 std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precision,
-                                                  std::int64_t largest, double effort) {
+                                                  std::int64_t largest, double effort,
+                                                  const ProgressCall& progress) {
   std::vector<MeasuredOperation> measured;
   Arena arena(backend);
   const auto allocate = [&](Shape shape, DType dtype) {
@@ -62,6 +66,7 @@ std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precis
   const auto add = [&](const TracedOperation& operation, const std::function<void()>& call) {
     const double seconds = time_of(backend, effort, call);
     measured.push_back({operation, seconds});
+    if (progress) progress(std::ssize(measured), kMeasuredOperations);
   };
   const double width = static_cast<double>(size_of(precision));
   const std::int64_t d = largest;

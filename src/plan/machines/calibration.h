@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/progress.h"
 #include "plan/costs/costs.h"
 
 namespace kintsugi {
@@ -15,8 +16,10 @@ struct MeasuredOperation {
 };
 
 // Measures matmuls, attention, copies and the smallest kernel, `effort` seconds for each.
+// `progress`: operations.
 std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precision,
-                                                  std::int64_t largest, double effort);
+                                                  std::int64_t largest, double effort,
+                                                  const ProgressCall& progress = {});
 
 // Sets the machine's efficiencies to the measured ones: medians over the shapes. A peak that the
 // measurements exceed is raised.

@@ -232,7 +232,8 @@ class Misses {
 
 }  // namespace
 
-SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
+SearchResult search_layouts(Planner& planner, const SearchLimits& limits,
+                            const ProgressCall& progress) {
   const PlanJob& job = planner.job();
   const Machine& machine = planner.machine();
   SearchResult result;
@@ -240,7 +241,10 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
   std::vector<std::pair<double, Evaluation>> found;
   const auto worse = [](const auto& a, const auto& b) { return a.first < b.first; };
   double fastest = 0;
+  std::int64_t total = 0;
+  if (progress) for_each_layout(job, machine, limits, [&](const Layout&) { ++total; });
   for_each_layout(job, machine, limits, [&](const Layout& layout) {
+    if (progress) progress(result.layouts, total);
     ++result.layouts;
     const Evaluation e = planner.evaluate(layout);
     if (result.smallest.memory_bytes == 0 || e.memory_bytes < result.smallest.memory_bytes)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/progress.h"
 #include "plan/search/planner.h"
 
 namespace kintsugi {
@@ -36,8 +37,9 @@ struct SearchResult {
   Evaluation smallest = {};  // the layout with the least memory, whether it fits or not
 };
 
-// Evaluates every layout that this engine can run.
-SearchResult search_layouts(Planner& planner, const SearchLimits& limits);
+// Evaluates every layout that this engine can run. `progress`: layouts.
+SearchResult search_layouts(Planner& planner, const SearchLimits& limits,
+                            const ProgressCall& progress = {});
 
 // Calls `use` for each valid layout.
 void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLimits& limits,

@@ -235,7 +235,11 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const B
       loader.forget_loads();
     }
   });
-  together(host, [&] { loader.run(); });
+  together(host, [&] {
+    std::optional<Progress> loading;  // of the first rank, for all of them
+    if (host.rank() == 0) loading.emplace("load checkpoint", 0, "bytes");
+    loader.run(loading ? loading->callback() : ProgressCall());
+  });
   together(host, [&] {
     if (refused) std::rethrow_exception(refused);
   });

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/progress.h"
 #include "data/sampling/batch_schedule.h"
 #include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
@@ -67,6 +68,7 @@ struct CheckpointOptions {
   std::string config = {};       // the run's configuration as YAML, stored with the state
   std::vector<Ancestor> ancestors = {};  // of the new checkpoint; on rank 0
   std::uint64_t max_shard_bytes = 5'000'000'000;
+  ProgressCall progress = {};  // bytes that this rank writes
 };
 
 // Writes checkpoints/step-XXXXXXXX and its state under temporary names, syncs, renames, and only

@@ -60,6 +60,20 @@ std::vector<Tokenizer::File> without_card(std::vector<Tokenizer::File> files) {
   return files;
 }
 
+std::int64_t bytes_of(const SavedKind& kind, const Sharding::Range& range) {
+  return (range.end - range.begin) * static_cast<std::int64_t>(size_of(kind.dtype));
+}
+
+// By this rank.
+std::int64_t bytes_to_write(const Engine& engine, const std::vector<SavedKind>& kinds,
+                            const std::vector<StateSegment>& segments) {
+  std::int64_t total = 0;
+  for (const SavedKind& kind : kinds)
+    for (const StateSegment& segment : segments)
+      if (kind.has(segment)) total += bytes_of(kind, written_range(engine, segment));
+  return total;
+}
+
 void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerState& state,
                     const CheckpointOptions& options, const Snapshot* snapshot) {
   Communicator& host = engine.groups()[GroupKind::Checkpoint];
@@ -102,13 +116,19 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
   };
   together(host, [&] {
     const std::vector<StateSegment> segments = saved_segments(engine);
+    std::int64_t done = 0;
+    const std::int64_t total = bytes_to_write(engine, kinds, segments);
     for (std::size_t k = 0; k < kinds.size(); ++k)
-      for (std::size_t i = 0; i < segments.size(); ++i)
-        if (kinds[k].has(segments[i]))
-          shards->put(writer_of(kinds[k].part), kinds[k], segments[i].bucket,
-                      written_range(engine, segments[i]),
-                      snapshot != nullptr ? snapshot->at(k, i)
-                                          : written_elements(engine, kinds[k], segments[i]));
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        if (!kinds[k].has(segments[i])) continue;
+        const Tensor elements = snapshot != nullptr
+                                    ? snapshot->at(k, i)
+                                    : written_elements(engine, kinds[k], segments[i]);
+        shards->put(writer_of(kinds[k].part), kinds[k], segments[i].bucket,
+                    written_range(engine, segments[i]), elements);
+        done += bytes_of(kinds[k], written_range(engine, segments[i]));
+        if (options.progress) options.progress(done, total);
+      }
     shards->finish();
   });
   if (average) average->finish();

@@ -1,9 +1,15 @@
 #include "train/config/checks.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
+#include <string_view>
 
 #include "core/error.h"
+#include "core/http_post.h"
 #include "data/sampling/megatron_order.h"
 #include "data/sampling/packing_index.h"
 #include "model/families/family.h"
@@ -11,6 +17,10 @@
 
 namespace kintsugi {
 namespace {
+
+constexpr std::size_t kMostSamples = 64;
+constexpr std::array<std::string_view, 8> kEvents = {
+    "finished", "failed", "stopped", "diverged", "spike", "stalled", "resumed", "checkpoint"};
 
 class Checks {
  public:
@@ -34,6 +44,8 @@ class Checks {
     check_loss_scale();
     check_average();
     check_spikes();
+    check_samples();
+    check_notify();
     check_preference();
     check_layout();
     check_offload();
@@ -334,6 +346,34 @@ class Checks {
       complain("train.spikes.action",
                "is rewind, which reads further than planned: not with data.order megatron or "
                "max_epochs");
+  }
+
+  void check_samples() const {
+    const SamplesConfig& samples = config_.train.samples;
+    if (samples.prompts.empty() && samples != SamplesConfig{})
+      complain("train.samples.tokens", "does nothing without train.samples.prompts: give some");
+    if (samples.prompts.size() > kMostSamples)
+      complain("train.samples.prompts", "has {} prompts: give at most {}", samples.prompts.size(),
+               kMostSamples);
+    if (!samples.prompts.empty() && config_.objective.kind == ObjectiveKind::Classification)
+      complain("train.samples.prompts",
+               "needs a language model, and objective classification trains a classifier: remove "
+               "it");
+  }
+
+  void check_notify() const {
+    const NotifyConfig& notify = config_.run.notify;
+    for (const std::string& event : notify.on)
+      if (std::find(kEvents.begin(), kEvents.end(), event) == kEvents.end())
+        complain("run.notify.on", "has '{}': the events are {}", event, fmt::join(kEvents, ", "));
+    if (notify.command.empty() && notify.webhook.empty() && notify.on != NotifyConfig{}.on)
+      complain("run.notify.on", "does nothing without run.notify.command or run.notify.webhook");
+    if (notify.webhook.empty()) return;
+    try {
+      parse_http_address(notify.webhook);
+    } catch (const UserError& error) {
+      complain("run.notify.webhook", "{}", error.what());
+    }
   }
 
   void check_preference() const {

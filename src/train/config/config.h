@@ -46,6 +46,15 @@ struct Duration {
   bool operator==(const Duration&) const = default;
 };
 
+// Who is told about events of the run.
+struct NotifyConfig {
+  std::string command = {};  // of the shell, run on rank 0; empty: none
+  std::string webhook = {};  // http address to which the event is posted; empty: none
+  std::vector<std::string> on = {"finished", "failed", "stopped", "diverged", "spike", "stalled"};
+  std::optional<Duration> stalled_after = {};  // without a step; none: from the median step
+  bool operator==(const NotifyConfig&) const = default;
+};
+
 struct RunSection {
   std::string dir = "runs/run";
   std::uint64_t seed = 1;
@@ -57,6 +66,7 @@ struct RunSection {
   std::optional<std::string> node_ledger = {};
   bool tensorboard = true;  // event files in tensorboard/
   bool prometheus = true;   // metrics.prom
+  NotifyConfig notify = {};
   bool operator==(const RunSection&) const = default;
 };
 
@@ -143,6 +153,13 @@ struct SpikeOptions {
   bool operator==(const SpikeOptions&) const = default;
 };
 
+// Texts that the model generates whenever a checkpoint is saved.
+struct SamplesConfig {
+  std::vector<std::string> prompts = {};  // empty: none
+  std::int64_t tokens = 64;               // at most, for each prompt
+  bool operator==(const SamplesConfig&) const = default;
+};
+
 struct TrainConfig {
   std::int64_t steps = 500;        // 0: only `tokens` ends the run; see RunConfig::total_steps()
   std::int64_t tokens = 0;         // 0: no limit
@@ -169,6 +186,7 @@ struct TrainConfig {
   EmaOptions ema;                       // moving average of the weights
   std::int64_t max_skipped_steps = 50;  // consecutive steps that were skipped: diverged
   SpikeOptions spikes;
+  SamplesConfig samples = {};
   std::int64_t verify_replicas_every = 0;  // steps; 0: never
   bool operator==(const TrainConfig&) const = default;
 };

@@ -120,6 +120,14 @@ inline constexpr double kMaxSteps = 1e15;
 inline constexpr std::size_t kMostStages = 100;
 
 template <class V>
+void describe(V& v, NotifyConfig& c) {
+  v("command", c.command);
+  v("webhook", c.webhook);
+  v("on", c.on);
+  v("stalled_after", c.stalled_after);
+}
+
+template <class V>
 void describe(V& v, RunSection& c) {
   v("dir", c.dir);
   v("seed", c.seed);
@@ -129,6 +137,7 @@ void describe(V& v, RunSection& c) {
   v("node_ledger", c.node_ledger);
   v("tensorboard", c.tensorboard);
   v("prometheus", c.prometheus);
+  v("notify", c.notify);
 }
 
 template <class V>
@@ -243,6 +252,12 @@ void describe(V& v, SpikeOptions& c) {
   v("max_rewinds", c.max_rewinds, between(1, kMaxSize));
 }
 
+template <class V>
+void describe(V& v, SamplesConfig& c) {
+  v("prompts", c.prompts);
+  v("tokens", c.tokens, between(1, 1 << 20));
+}
+
 // The keys that each stage may set for itself.
 template <class V>
 void describe_training(V& v, TrainConfig& c) {
@@ -267,6 +282,7 @@ void describe_training(V& v, TrainConfig& c) {
   v("ema", c.ema);
   v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
   v("spikes", c.spikes);
+  v("samples", c.samples);
   v("verify_replicas_every", c.verify_replicas_every, at_least(0));
 }
 

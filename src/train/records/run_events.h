@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "train/config/config.h"
+#include "train/records/notifier.h"
+#include "train/records/run_files.h"
+#include "train/records/stall_watch.h"
+
+namespace kintsugi {
+
+// What happens in a run: each event is a line of events.jsonl, and those of run.notify.on are sent
+// to whoever wants to be told. Only rank 0 has one. Thread-safe; nothing throws.
+class RunEvents {
+ public:
+  // `files` must outlive it. `now_s`: seconds since 1970.
+  RunEvents(RunFiles& files, const std::filesystem::path& directory, const NotifyConfig& config,
+            std::function<double()> now_s);
+
+  // "resumed", "checkpoint" or "spike".
+  void add(std::string_view event, std::int64_t step, const std::string& message) noexcept;
+  // "finished", "stopped", "diverged" or "failed". Returns when it was delivered, or its time was
+  // over. Only the first one counts.
+  void end(std::string_view event, std::int64_t step, const std::string& message) noexcept;
+
+  // Signs of life. Before the first of them nothing can stall.
+  void begin_steps() noexcept;
+  void note_step(std::int64_t step, double seconds) noexcept;
+  void note_activity() noexcept;  // not a step, but the run is alive
+
+ private:
+  bool is_sent(std::string_view event) const;
+  // Writes the line of events.jsonl and returns what is sent.
+  Notification record(std::string_view event, std::int64_t step, const std::string& message);
+  void report_stall(double seconds);
+
+  RunFiles& files_;
+  std::string run_;
+  NotifyConfig config_;
+  std::function<double()> now_s_;
+  std::atomic<bool> ended_ = false;
+  std::atomic<std::int64_t> step_ = 0;
+  Notifier notifier_;
+  std::optional<StallWatch> stall_watch_;  // last: its thread uses the others
+};
+
+}  // namespace kintsugi
