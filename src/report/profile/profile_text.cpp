@@ -9,7 +9,7 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kOperationRows = 25, kChangeRows = 20, kRankRows = 16, kGapRows = 5,
-                      kLayerRows = 40;
+                      kIdleRows = 8, kLayerRows = 40;
 constexpr std::size_t kNameWidth = 48;
 
 std::string ms(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
@@ -135,10 +135,12 @@ std::string idle_text(const ProfileAnalysis& analysis) {
   std::string text =
       fmt::format("\nthe device is idle for {} ms of a step ({}), in {:.4g} gaps\n",
                   ms(idle.seconds), share_text(idle.seconds, analysis.step_s()), idle.gaps);
-  for (const auto& [host, seconds] : idle.hosts)
+  for (std::size_t i = 0; i < std::min(kIdleRows, idle.hosts.size()); ++i) {
+    const auto& [host, seconds] = idle.hosts[i];
     text += fmt::format("  {:>10} ms  {}\n", ms(seconds),
                         host.empty() ? "the host does nothing that was recorded"
                                      : "the host is in \"" + host + "\"");
+  }
   for (std::size_t i = 0; i < std::min(kGapRows, idle.longest.size()); ++i) {
     const IdleGap& gap = idle.longest[i];
     text += fmt::format("  {} ms at {} ms of step {} on rank {}: between {} and {}{}\n",
