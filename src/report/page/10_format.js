@@ -27,6 +27,8 @@ const Format = (() => {
     if (at === 0 && Math.abs(scaled) < 1 && scaled !== 0) return withUnit(number(scaled, 3), unit);
     return withUnit(String(Number(scaled.toPrecision(3))), names[at] + unit);
   }
+  // Billions, as the field says it.
+  const tokens = (value) => si(value).replace(' G', ' B');
   const withUnit = (text, unit) => (unit ? text + ' ' + unit : text);
   function bytes(value) {
     if (!known(value)) return kUnknown;
@@ -67,7 +69,9 @@ const Format = (() => {
       `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
   }
   function ago(seconds_since_1970, now = Date.now() / 1000) {
-    return known(seconds_since_1970) ? seconds(Math.max(1, Math.round(now - seconds_since_1970))) + ' ago' : kUnknown;
+    if (!known(seconds_since_1970)) return kUnknown;
+    const passed = seconds(Math.max(1, Math.round(now - seconds_since_1970)));
+    return passed.split(' ').slice(0, 2).join(' ') + ' ago';
   }
-  return { ago, bytes, count, joules, known, kUnknown, number, percent, seconds, si, time };
+  return { ago, bytes, count, joules, known, kUnknown, number, percent, seconds, si, time, tokens };
 })();

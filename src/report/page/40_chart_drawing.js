@@ -21,19 +21,29 @@ const ChartDrawing = (() => {
     }
     return low <= high ? [low, high] : null;
   }
-  // The lines fit; the band of least and greatest values may be clipped.
+  // The lines fit. The band of least and greatest values fits too, unless that would flatten the lines:
+  // then it is clipped.
   function rangeOfY(curves, from, to, logarithmic) {
-    let low = Infinity, high = -Infinity;
+    const lines = new Extent(logarithmic), bands = new Extent(logarithmic);
     for (const curve of curves) {
-      const begin = Curve.lowerBound(curve.x, from);
-      for (let i = begin; i < curve.x.length && curve.x[i] <= to; ++i) {
-        const value = curve.smooth[i];
-        if (value === null || (logarithmic && value <= 0)) continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
+      for (let i = Curve.lowerBound(curve.x, from); i < curve.x.length && curve.x[i] <= to; ++i) {
+        lines.add(curve.smooth[i]);
+        if (curve.low) { bands.add(curve.low[i]); bands.add(curve.high[i]); }
       }
     }
-    return low <= high ? [low, high] : null;
+    if (lines.empty()) return null;
+    const both = [Math.min(lines.low, bands.low), Math.max(lines.high, bands.high)];
+    return lines.span(...both) <= 2.5 * lines.span(lines.low, lines.high) ? both : [lines.low, lines.high];
+  }
+  class Extent {
+    constructor(logarithmic) { this.logarithmic = logarithmic; this.low = Infinity; this.high = -Infinity; }
+    add(value) {
+      if (!Format.known(value) || (this.logarithmic && value <= 0)) return;
+      if (value < this.low) this.low = value;
+      if (value > this.high) this.high = value;
+    }
+    empty() { return !(this.low <= this.high); }
+    span(low, high) { return this.logarithmic ? Math.log(high / low) : high - low; }
   }
 
   function drawAxes(context, area, scaleX, scaleY, format) {

@@ -57,7 +57,7 @@ const ChartList = (() => {
       for (const { key } of curves) left.delete(key);
       panels.push(complete(chart, curves));
     }
-    for (const key of [...left].sort()) panels.push(complete(own(key), [{ key, label: key.replace(/^eval\./, '') }]));
+    for (const key of [...left].sort()) panels.push(complete({ keys: [key], ...own(key) }, [{ key, label: key.replace(/^eval\./, '') }]));
     return panels;
   }
   const isNoisy = (chart, key) => (Array.isArray(chart.noisy) ? chart.noisy.includes(key) : Boolean(chart.noisy));

@@ -73,11 +73,11 @@ class SeriesStore {
     if (!run) return false;
     const place = placesOf(event, run.axis);
     let longest = 0;
-    for (const [key, points] of Object.entries(event.keys)) {
-      const x = points.x.map(place);
+    for (const [key, given] of Object.entries(event.keys)) {
+      const { x, y } = placed(given, place);
       const curve = run.full[key] || (run.full[key] = { x: [], y: [] });
-      Curve.append(curve, x, points.y);
-      if (run.zoomed && run.zoomed.keys[key]) appendWithin(run.zoomed.keys[key], x, points.y, run.zoomed.range);
+      Curve.append(curve, x, y);
+      if (run.zoomed && run.zoomed.keys[key]) appendWithin(run.zoomed.keys[key], x, y, run.zoomed.range);
       longest = Math.max(longest, curve.x.length);
     }
     this.changed();
@@ -112,11 +112,15 @@ function addNewer(keys, earlier) {
     Curve.append(curve, old.x.slice(from), old.y.slice(from));
   }
 }
-// From the step of a new row to its place on the x axis.
+// From the step of a new row to its place on the x axis; undefined if that is not known.
 function placesOf(event, axis) {
-  if (axis === 'step' || !event[axis]) return (step) => step;
-  const places = new Map((event.steps || []).map((step, i) => [step, event[axis][i]]));
-  return (step) => (places.has(step) ? places.get(step) : step);
+  if (axis === 'step') return (step) => step;
+  const places = new Map((event.steps || []).map((step, i) => [step, (event[axis] || [])[i]]));
+  return (step) => places.get(step);
+}
+function placed(points, place) {
+  const x = points.x.map(place);
+  return { x: x.filter(Format.known), y: points.y.filter((value, i) => Format.known(x[i])) };
 }
 function appendWithin(curve, x, y, range) {
   const inside = x.map((value) => value >= range[0] && value <= range[1]);

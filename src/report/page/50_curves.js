@@ -96,7 +96,7 @@ class Curves {
         if (!points) return;
         curves.push({
           run: run.id, key, x: points.x, y: points.y, low: points.low, high: points.high,
-          label: !several ? label : panel.curves.length > 1 ? run.name + ' · ' + label : run.name,
+          label: !several ? label : at === 0 && panel.keys ? run.name : run.name + ' · ' + label,
           colour: Theme.series(several ? slot : at),
           dash: several && at > 0 ? [[6, 3], [2, 2], [8, 3, 2, 3]][(at - 1) % 3] : null,
           marks: /^(valid|eval)/.test(key),
@@ -125,11 +125,12 @@ class Curves {
     return this.ranges[name];
   }
   formatX(value) {
-    return this.view.axis === 'hours' ? Format.number(value, 3) + ' h' : Format.si(value);
+    if (this.view.axis === 'hours') return Format.number(value, 3) + ' h';
+    return this.view.axis === 'tokens' ? Format.tokens(value) : Format.si(value);
   }
   describeX(value) {
     if (this.view.axis === 'hours') return Format.seconds(value * 3600);
-    return this.view.axis === 'tokens' ? Format.si(value) + ' tokens' : 'step ' + Format.count(value);
+    return this.view.axis === 'tokens' ? Format.tokens(value) + ' tokens' : 'step ' + Format.count(value);
   }
 
   redrawAll() { for (const chart of this.charts.values()) chart.redraw(); }

@@ -15,13 +15,13 @@ const Summary = (() => {
       figure('loss', Format.number(run.loss), '', 'of the last step, nats per token'),
     ];
     if (known(run.valid_loss)) list.push(figure('validation loss', Format.number(run.valid_loss)));
-    list.push(figure('tokens', Format.si(run.tokens)));
+    list.push(figure('tokens', Format.tokens(run.tokens)));
     if (known(run.tokens_per_s)) list.push(figure('speed', Format.si(run.tokens_per_s), 'tokens/s'));
     if (known(run.mfu)) list.push(figure('MFU', Format.percent(run.mfu)));
     if (known(run.eta_s) && run.state === 'running') list.push(figure('ETA', Format.seconds(run.eta_s)));
     if (known(run.goodput)) list.push(figure('goodput', Format.percent(run.goodput), run.attempts > 1 ? run.attempts + ' attempts' : ''));
     if (known(run.energy_j)) list.push(figure('energy', Format.joules(run.energy_j)));
-    if (known(run.j_per_token)) list.push(figure('energy per token', Format.number(run.j_per_token, 3), 'J'));
+    if (known(run.j_per_token)) list.push(figure('J/token', Format.number(run.j_per_token, 3)));
     if (known(run.ranks) && run.ranks > 1) list.push(figure('ranks', Format.count(run.ranks)));
     return list;
   }

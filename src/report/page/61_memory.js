@@ -2,7 +2,8 @@
 
 // The memory plan as treemaps: the area of a box is its size, the colour its region.
 const MemoryPanel = (() => {
-  const kHeight = 190;
+  const kHeights = { device: 190, host: 90 };
+  const kColours = [0, 1, 2, 3, 5, 6, 7, 8, 9, 4];  // red last: it means trouble elsewhere
 
   // Squarified treemap (Bruls, Huizing, van Wijk 2000): fills rows along the shorter side while the
   // worst aspect ratio improves. items: [{bytes}] descending; returns [{item, x, y, width, height}].
@@ -68,15 +69,15 @@ const MemoryPanel = (() => {
   }
   const shortened = (text, letters) => (text.length <= letters ? text : text.slice(0, Math.max(1, letters - 1)) + '…');
 
-  function treemap(entries, title, colours) {
-    const drawing = Elements.svg('svg', { class: 'treemap', height: kHeight, role: 'img', 'aria-label': title });
+  function treemap(entries, title, colours, height) {
+    const drawing = Elements.svg('svg', { class: 'treemap', height, role: 'img', 'aria-label': title });
     let drawnWidth = 0;
     new ResizeObserver(() => {
       const width = Math.round(drawing.clientWidth || drawing.parentNode.clientWidth);
       if (!width || width === drawnWidth) return;
       drawnWidth = width;
-      drawing.setAttribute('viewBox', `0 0 ${width} ${kHeight}`);
-      drawing.replaceChildren(...layout(entries, width, kHeight).map((each) => box(each, colours.get(each.item.region))));
+      drawing.setAttribute('viewBox', `0 0 ${width} ${height}`);
+      drawing.replaceChildren(...layout(entries, width, height).map((each) => box(each, colours.get(each.item.region))));
     }).observe(drawing);
     return drawing;
   }
@@ -105,11 +106,11 @@ const MemoryPanel = (() => {
       if (!memory) return [];
       const of = context.runs.length > 1 ? ' of ' + run.name : '';
       const regions = [...new Set([...(memory.device || []), ...(memory.host || [])].map((entry) => entry.region))];
-      const colours = new Map(regions.map((region, i) => [region, Theme.series(i)]));
+      const colours = new Map(regions.map((region, i) => [region, Theme.series(kColours[i % kColours.length])]));
       return ['device', 'host'].filter((where) => (memory[where] || []).length).map((where) => {
         const title = (where === 'device' ? 'Device memory' : 'Host memory') + of;
         const made = wideCard(title, make('p', { text: describe(memory, where) }),
-          treemap(memory[where], title, colours), regionKey(memory[where], colours));
+          treemap(memory[where], title, colours, kHeights[where]), regionKey(memory[where], colours));
         made.dataset.memory = where;
         return made;
       });

@@ -22,7 +22,7 @@ const RanksPanel = (() => {
     return result;
   }
 
-  // The largest cells that fit: `across` strips beside each other in each stage, `stages` beside each other.
+  // The largest cells that fit, and of these the flattest arrangement: `across` strips beside each other in each stage, `stages` beside each other.
   function arrange(grid, width, height) {
     const strip = (grid.tp || 1) * (grid.cp || 1), dp = grid.dp || 1, pp = grid.pp || 1;
     let best = null;
@@ -32,7 +32,8 @@ const RanksPanel = (() => {
       for (let across = 1; across <= most; ++across) {
         const columns = stages * across * strip, rows = stageRows * Math.ceil(dp / across);
         const cell = Math.min(26, (width - (stages - 1) * kGap) / columns, (height - stageRows * 24) / rows);
-        if (!best || cell > best.cell + 1e-9) best = { cell, stages, across, strip };
+        const tall = rows * cell + stageRows * 24;
+        if (!best || cell > best.cell + 1e-9 || (cell > best.cell - 1e-9 && tall < best.tall)) best = { cell, tall, stages, across, strip };
       }
     }
     const cell = Math.max(2, Math.floor(best.cell * 2) / 2);
@@ -181,8 +182,8 @@ const RanksPanel = (() => {
     const ranks = grid.stragglers();
     if (!ranks.length) return make('p', { class: 'note', text: `No rank is more than ${Format.percent(kStraggler - 1)} slower than the median.` });
     const shown = ranks.slice(0, 10);
-    const title = `Slower than ${kStraggler} × median: ${ranks.length} of ${grid.at.length} ranks`;
-    return make('div', {}, make('p', { class: 'note worse', text: title }), table([
+    const title = `Slower than ${kStraggler} × median: ${ranks.length} of ${Format.count(grid.at.length)} ranks`;
+    return make('div', { class: 'medium' }, make('p', { class: 'note worse', text: title }), table([
       { title: 'rank', number: true, cell: String },
       { title: 'node', cell: (rank) => grid.nodes[grid.nodeOfRank[rank]] || '' },
       { title: 'coordinates', cell: (rank) => grid.order.map((name) => name + ' ' + grid.at[rank][name]).join(', ') },

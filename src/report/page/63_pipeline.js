@@ -13,7 +13,7 @@ const PipelinePanel = (() => {
     Tooltip.attach(part, () => `stage ${action.stage}: ${action.kind.replace('_', ' of ')}, micro-batch ${action.micro_batch}` +
       (action.chunk ? `, chunk ${action.chunk}` : '') + `, ${Format.number(action.begin)} to ${Format.number(action.end)}`);
     const text = String(action.micro_batch);
-    if (width > 7 * text.length + 2) part.append(svg('text', { x: left + width / 2, y: y + kRow - 8, text }));
+    if (width > 6.5 * text.length + 5) part.append(svg('text', { x: left + width / 2, y: y + kRow - 8, text }));
     return part;
   }
   function diagram(pipeline) {

@@ -6,7 +6,7 @@ const ComparePanel = (() => {
     ['state', (run) => RunsList.shownState(run)],
     ['model', (run) => run.model || Format.kUnknown],
     ['step', (run) => Format.count(run.step), 'step'],
-    ['tokens', (run) => Format.si(run.tokens), 'tokens'],
+    ['tokens', (run) => Format.tokens(run.tokens), 'tokens'],
     ['loss', (run) => Format.number(run.loss), 'loss', -1],
     ['validation loss', (run) => Format.number(run.valid_loss), 'valid_loss', -1],
     ['tokens/s', (run) => Format.si(run.tokens_per_s), 'tokens_per_s', 1],
@@ -60,7 +60,7 @@ const ComparePanel = (() => {
   function cards(context) {
     const { make, wideCard } = Elements;
     if (context.runs.length < 2) return [];
-    const made = [wideCard('Figures', make('div', { class: 'scroll' }, figures(context)))];
+    const made = [wideCard('Figures', make('div', { class: 'scroll medium' }, figures(context)))];
     if (context.compare) made.push(wideCard('Configuration keys that differ', configuration(context)));
     made[0].id = 'compare-figures';
     if (made[1]) made[1].id = 'compare-configuration';

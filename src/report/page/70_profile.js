@@ -88,7 +88,7 @@ const ProfilePanel = (() => {
     if (categories.length) {
       const total = categories.reduce((sum, category) => sum + category.ms, 0);
       made.push(wideCard('A step' + of + ', ' + ms(total), chooser(run, context), make('p', { text: describe(profile) }),
-        categoryBar(categories, total), categoryTable(categories, total)));
+        categoryBar(categories, total), make('div', { class: 'narrow' }, categoryTable(categories, total))));
       made[0].dataset.profile = run.id;
     }
     if ((profile.hints || []).length) made.push(wideCard('Hints' + of, make('ul', { class: 'hints' }, ...profile.hints.map((hint) => make('li', { text: String(hint) })))));

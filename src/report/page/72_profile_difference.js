@@ -24,7 +24,7 @@ const ProfileDifference = (() => {
   function table(rows, first, second, title) {
     const { make } = Elements;
     const sign = (row) => (Math.abs(row.delta) < 0.01 * Math.max(row.before || 0, row.after || 0) ? null : row.delta > 0 ? 'worse' : 'better');
-    return make('div', { class: 'tall' }, Elements.table([
+    return make('div', { class: 'tall medium' }, Elements.table([
       { title, class: 'mono value', cell: (row) => row.name },
       { title: first.name, number: true, cell: (row) => ProfilePanel.ms(row.before) },
       { title: second.name, number: true, cell: (row) => ProfilePanel.ms(row.after) },

@@ -13,8 +13,8 @@
   let refreshAt = 0;
 
   const kSections = [
-    { id: 'compare', title: 'What differs', cards: ComparePanel.cards },
     { id: 'curves', title: 'Curves' },
+    { id: 'compare', title: 'What differs', cards: ComparePanel.cards },
     { id: 'goodput', title: 'Time', cards: GoodputPanel.cards },
     { id: 'memory', title: 'Memory', cards: MemoryPanel.cards },
     { id: 'ranks', title: 'Ranks', cards: RanksPanel.cards },
