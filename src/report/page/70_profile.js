@@ -59,6 +59,12 @@ const ProfilePanel = (() => {
       number: rows.some((row) => Format.known(row[name])), cell: (row) => text(name, row[name]),
     })), rows.slice(0, 100)));
   }
+  // What the host did while the device had nothing to do.
+  function idle({ ms: sum, share: part, gaps, hosts }) {
+    const { make } = Elements;
+    const text = `${ms(sum)} per step (${Format.percent(part)}) in ${Format.number(gaps)} gaps. Meanwhile the host was in:`;
+    return [make('p', { text }), generic(hosts.map((row) => ({ host: row.host || 'nothing that was recorded', ms: row.ms })))];
+  }
   function communicationRows(communication) {
     return Object.entries(communication).filter(([, value]) => typeof value !== 'object')
       .map(([name, value]) => ({ what: name.replace(/_ms$/, '').replace(/_/g, ' '), value: name.endsWith('_ms') || name === 'ms' ? ms(value) : Format.known(value) ? Format.number(value) : String(value) }));
@@ -77,6 +83,7 @@ const ProfilePanel = (() => {
     if (Array.isArray(profile.steps) && profile.steps.length) parts.push('steps ' + profile.steps[0] + ' to ' + profile.steps[profile.steps.length - 1]);
     if (profile.device) parts.push(typeof profile.device === 'string' ? profile.device : profile.device.name || '');
     if (Array.isArray(profile.ranks) && profile.ranks.length > 1) parts.push('mean of ' + profile.ranks.length + ' ranks');
+    if (Format.known(profile.utilisation)) parts.push('the device computes ' + Format.percent(profile.utilisation) + ' of the time');
     return parts.filter(Boolean).join(' · ');
   }
   function cardsOf(run, context) {
@@ -96,8 +103,10 @@ const ProfilePanel = (() => {
     if (operations.length) made.push(wideCard('Operations' + of, operationTable(operations)));
     const roofline = Roofline.drawing(profile);
     if (roofline) made.push(wideCard('Roofline' + of, roofline, make('p', { text: 'Each circle is an operation, its area the time per step. The line is the most that the device can do at this many FLOPs per byte.' })));
+    if ((profile.phases || []).length) made.push(card('Phases' + of, generic(profile.phases)));
     if ((profile.layers || []).length) made.push(card('Layers' + of, generic(profile.layers)));
-    if ((profile.gaps || []).length) made.push(card('Idle gaps of the device' + of, generic(profile.gaps)));
+    if (profile.idle && (profile.idle.hosts || []).length) made.push(card('Idle time of the device' + of, ...idle(profile.idle)));
+    if ((profile.gaps || []).length) made.push(wideCard('Longest idle gaps' + of, generic(profile.gaps)));
     if (profile.communication && communicationRows(profile.communication).length) made.push(card('Communication' + of, generic(communicationRows(profile.communication))));
     return made;
   }

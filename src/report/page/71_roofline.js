@@ -21,7 +21,7 @@ const Roofline = (() => {
       const ends = [low, ridge, high].filter((x) => x >= low && x <= high);
       return ends.map((x) => [x, Math.min(peak, bandwidth * x)]);
     }
-    return points.filter((point) => point.attainable > 0).map((point) => [point.intensity, point.attainable]).sort((a, b) => a[0] - b[0]);
+    return points.filter((point) => point.attainable > 0 && point.work !== 'memory').map((point) => [point.intensity, point.attainable]).sort((a, b) => a[0] - b[0]);
   }
   function axes(x, y) {
     const { svg } = Elements;
@@ -43,7 +43,7 @@ const Roofline = (() => {
   function circle(point, x, y, most) {
     const { svg } = Elements;
     const radius = Math.max(3, 18 * Math.sqrt(point.ms / most));
-    const colour = /attention/.test(point.name) ? 'series-1' : /matmul|gemm/i.test(point.name) ? 'series-0' : 'series-2';
+    const colour = { attention: 'series-1', matmul: 'series-0' }[point.work] || 'series-2';
     const made = svg('circle', { cx: x.pixel(point.intensity), cy: y.pixel(point.flops), r: radius, fill: Theme.colour(colour) });
     Tooltip.attach(made, () => `${point.name}: ${ProfilePanel.ms(point.ms)} per step, ${Format.si(point.flops, 'FLOP/s')} at ` +
       `${Format.number(point.intensity, 3)} FLOPs per byte` + (Format.known(point.efficiency) ? `, ${Format.percent(point.efficiency)} of attainable` : ''));
