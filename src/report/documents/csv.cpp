@@ -1,0 +1,165 @@
+#include "report/documents/csv.h"
+
+#include <cmath>
+#include <memory>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "report/documents/cells.h"
+#include "report/documents/metric_record.h"
+#include "report/runs/run_file.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::size_t kReadBytes = 1 << 20;
+constexpr std::size_t kMostLine = 1 << 20;  // longer lines are no records
+constexpr std::size_t kMostColumns = 2000;
+constexpr std::size_t kFlushBytes = 1 << 16;
+
+// The columns of all runs: step first, then in the order in which they were found.
+class CsvColumns {
+ public:
+  CsvColumns() { add("step"); }
+
+  void add(const std::string& name) {
+    if (!numbers_.try_emplace(name, names_.size()).second) return;
+    if (names_.size() == kMostColumns)
+      user_error("the metrics have more than {} different keys: they cannot be written as CSV",
+                 kMostColumns);
+    names_.push_back(name);
+  }
+  std::size_t number_of(const std::string& name) const { return numbers_.at(name); }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::unordered_map<std::string, std::size_t> numbers_;
+  std::vector<std::string> names_;
+};
+
+double step_of(const std::vector<MetricValue>& values) {
+  for (const MetricValue& value : values)
+    if (value.name == "step" && value.kind == JsonMember::Kind::Number)
+      return std::strtod(value.text.c_str(), nullptr);
+  return std::nan("");
+}
+
+// The records of one metrics.jsonl that count. The file stays open: what is appended to it or
+// replaces it after the first look is not read.
+class CsvSource {
+ public:
+  CsvSource(const CsvRun& run, CsvColumns& columns)
+      : name_(csv_text(run.name)), file_(run.metrics) {
+    if (!file_.is_open())
+      user_error("{} cannot be read: {}", run.metrics.string(),
+                 file_.problem().empty() ? "there is no such file" : file_.problem());
+    find_lines([&](std::uint64_t offset, std::string_view line) {
+      const std::vector<MetricValue> values = metric_values(line);
+      const double step = step_of(values);
+      if (!std::isfinite(step)) return;
+      for (const MetricValue& value : values) columns.add(value.name);
+      while (!rows_.empty() && rows_.back().step >= step) rows_.pop_back();  // done again
+      rows_.push_back({step, offset, static_cast<std::uint32_t>(line.size())});
+    });
+  }
+
+  const std::string& name() const { return name_; }
+
+  template <class Use>  // use(line)
+  void visit(const Use& use) const {
+    std::string line;
+    for (const Row& row : rows_) {
+      file_.read(row.offset, row.bytes, line);
+      use(line);
+    }
+  }
+
+ private:
+  struct Row {
+    double step = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0;
+  };
+
+  // Calls use(offset, line) for each complete line.
+  template <class Use>
+  void find_lines(const Use& use) const {
+    std::string rest, some;
+    std::uint64_t begin = 0;  // of `rest` in the file
+    bool inside = false;      // of a line that is too long
+    for (std::uint64_t offset = 0; offset < file_.stamp().size; offset += some.size()) {
+      file_.read(offset, kReadBytes, some);
+      if (some.empty()) return;
+      rest += some;
+      std::size_t at = 0;
+      for (std::size_t end; (end = rest.find('\n', at)) != std::string::npos; at = end + 1) {
+        if (!inside) use(begin + at, std::string_view(rest).substr(at, end - at));
+        inside = false;
+      }
+      if (rest.size() - at > kMostLine) {
+        inside = true;
+        at = rest.size();
+      }
+      rest.erase(0, at);
+      begin += at;
+    }
+  }
+
+  std::string name_;
+  RunFile file_;
+  std::vector<Row> rows_;
+};
+
+// Collects rows and hands them on in blocks.
+class CsvOutput {
+ public:
+  explicit CsvOutput(const std::function<void(std::string_view)>& write) : write_(write) {}
+
+  void row(const std::vector<std::string>& cells) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      if (i > 0) text_ += ',';
+      text_ += cells[i];
+    }
+    text_ += '\n';
+    if (text_.size() >= kFlushBytes) flush();
+  }
+  void flush() {
+    if (!text_.empty()) write_(text_);
+    text_.clear();
+  }
+
+ private:
+  const std::function<void(std::string_view)>& write_;
+  std::string text_;
+};
+
+}  // namespace
+
+void write_csv(const std::vector<CsvRun>& runs,
+               const std::function<void(std::string_view)>& write) {
+  CsvColumns columns;
+  std::vector<std::unique_ptr<CsvSource>> sources;
+  for (const CsvRun& run : runs) sources.push_back(std::make_unique<CsvSource>(run, columns));
+  const std::size_t first = runs.size() > 1 ? 1 : 0;  // the column of the step
+  CsvOutput output(write);
+  std::vector<std::string> cells;
+  if (first > 0) cells.push_back("run");
+  for (const std::string& name : columns.names()) cells.push_back(csv_text(name));
+  output.row(cells);
+  for (const auto& source : sources)
+    source->visit([&](const std::string& line) {
+      const std::vector<MetricValue> values = metric_values(line);
+      if (values.empty()) return;  // the file was shortened meanwhile
+      cells.assign(columns.names().size() + first, "");
+      if (first > 0) cells[0] = source->name();
+      for (const MetricValue& value : values)
+        cells[first + columns.number_of(value.name)] = value.kind == JsonMember::Kind::Null ? ""
+                                                       : value.kind == JsonMember::Kind::Text
+                                                           ? csv_text(value.text)
+                                                           : value.text;
+      output.row(cells);
+    });
+  output.flush();
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,202 @@
+#include "report/documents/markdown_sections.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/statistics.h"
+#include "core/units.h"
+#include "energy/carbon.h"
+#include "report/documents/cells.h"
+#include "report/documents/json_values.h"
+
+namespace kintsugi {
+namespace {
+
+using SectionJson = nlohmann::ordered_json;
+
+// The finite values of a key.
+std::vector<double> values_of(const StepSeries& steps, const std::string& key) {
+  std::vector<double> values;
+  for (std::size_t row = 0; row < steps.rows(); ++row)
+    if (const float value = steps.value(key, row); std::isfinite(value))
+      values.push_back(static_cast<double>(value));
+  return values;
+}
+
+std::string cell_of(float value) {
+  return std::isnan(value) ? "–" : std::isinf(value) ? "not finite" : fmt::format("{:.4f}", value);
+}
+
+// The loss of a step. A series of very many steps keeps means of neighbours: the mean that has it.
+std::string loss_cell(const StepSeries& steps, std::int64_t step) {
+  const std::size_t row = steps.first_row_after(static_cast<double>(step) - 0.5);
+  if (row == steps.rows()) return "–";
+  const bool merged = steps.records() > static_cast<std::int64_t>(steps.rows());
+  if (steps.step(row) != static_cast<double>(step) && !merged) return "–";
+  return cell_of(steps.value("loss", row));
+}
+
+// The last validation after the step `above`, up to `step`.
+std::string valid_cell(const StepSeries& steps, std::int64_t above, std::int64_t step) {
+  std::size_t row = steps.first_row_after(static_cast<double>(step));
+  for (; row > 0 && steps.step(row - 1) > static_cast<double>(above); --row)
+    if (const float value = steps.value("valid_loss", row - 1); !std::isnan(value))
+      return cell_of(value);
+  return "–";
+}
+
+// "- runs/a: facility 2.4 MWh, CO2e 640 kg (location-based), for the nodes with PUE"
+std::string footprint_line(const DocumentRun& run) {
+  const SectionJson& energy = json_at(run.view, "energy");
+  const SectionJson& carbon = json_at(energy, "co2e");
+  std::string text;
+  if (const auto joules = number_at(json_at(energy, "facility"), "joules"))
+    text += ", facility " + energy_text(*joules);
+  for (const auto& [key, name] :
+       {std::pair{"location_based", "location-based"}, {"market_based", "market-based"}})
+    if (const auto kg = number_at(json_at(carbon, key), "kg"))
+      text += fmt::format(", CO2e {} ({})", mass_text(*kg), name);
+  if (text.empty()) return "";
+  return fmt::format("- {}: {}, for the {}\n", markdown_text(run.name), text.substr(2),
+                     markdown_text(text_at(carbon, "of")));
+}
+
+std::string share_of(double part, double all) {
+  return all > 0 ? fmt::format("{:.1f} %", 100 * part / all) : "–";
+}
+
+}  // namespace
+
+std::vector<std::int64_t> loss_table_steps(std::int64_t last) {
+  std::vector<std::int64_t> steps;
+  for (std::int64_t decade = 1; decade <= last && decade < 1'000'000'000'000'000; decade *= 10)
+    for (const std::int64_t factor : {1, 2, 5})
+      if (factor * decade < last) steps.push_back(factor * decade);
+  if (last > 0) steps.push_back(last);
+  return steps;
+}
+
+std::string loss_section(const std::vector<DocumentRun>& runs) {
+  double last = 0;
+  for (const DocumentRun& run : runs)
+    if (run.steps->rows() > 0) last = std::max(last, run.steps->step(run.steps->rows() - 1));
+  if (last <= 0) return "";
+  MarkdownTable table{.header = {"step"}, .numbers = {true}};
+  for (const DocumentRun& run : runs)
+    for (const char* what : {"loss", "validation"}) {
+      table.header.push_back(runs.size() == 1 ? what : markdown_text(run.name) + " " + what);
+      table.numbers.push_back(true);
+    }
+  std::int64_t above = 0;
+  for (const std::int64_t step : loss_table_steps(static_cast<std::int64_t>(last))) {
+    table.rows.push_back({std::to_string(step)});
+    for (const DocumentRun& run : runs) {
+      table.rows.back().push_back(loss_cell(*run.steps, step));
+      table.rows.back().push_back(valid_cell(*run.steps, above, step));
+    }
+    above = step;
+  }
+  return "## Loss\n\nThe loss of the step, and the last validation since the row above, in nats "
+         "per "
+         "token.\n\n" +
+         to_markdown(table);
+}
+
+std::string speed_section(const std::vector<DocumentRun>& runs) {
+  MarkdownTable table{
+      .header = {"run", "steps", "tokens/s p10", "median", "p90", "MFU, causal attention",
+                 "MFU, full attention", "s/step", "data wait"},
+      .numbers = {false, true, true, true, true, true, true, true, true}};
+  for (const DocumentRun& run : runs) {
+    const std::vector<double> rates = values_of(*run.steps, "tokens_per_s");
+    if (rates.empty()) continue;
+    const auto percent = [&](const char* key) {
+      const std::vector<double> values = values_of(*run.steps, key);
+      return values.empty() ? "–" : fmt::format("{:.2f} %", 100 * median(values));
+    };
+    const std::vector<double> times = values_of(*run.steps, "step_time_s"),
+                              waits = values_of(*run.steps, "data_wait_s");
+    const double waited = mean(waits) * static_cast<double>(waits.size()),
+                 spent = mean(times) * static_cast<double>(times.size());
+    table.rows.push_back(
+        {markdown_text(run.name), std::to_string(run.steps->records()),
+         fmt::format("{:.1f}", quantile(rates, 0.1)), fmt::format("{:.1f}", median(rates)),
+         fmt::format("{:.1f}", quantile(rates, 0.9)), percent("mfu"), percent("mfu_full_attention"),
+         times.empty() ? "–" : fmt::format("{:.4g}", median(times)),
+         waits.empty() ? "–" : share_of(waited, spent)});
+  }
+  if (table.rows.empty()) return "";
+  return "## Speed\n\nMedians over all steps; p10 and p90 are the 10th and 90th percentile. Data "
+         "wait is its part of the time of all steps.\n\n" +
+         to_markdown(table);
+}
+
+std::string goodput_section(const std::vector<DocumentRun>& runs) {
+  MarkdownTable table{.header = {"category"}, .numbers = {false}};
+  std::vector<std::string> names;  // of categories, as the first run with any lists them
+  std::vector<double> totals;
+  for (const DocumentRun& run : runs) {
+    double total = 0;
+    for (const SectionJson& one : json_at(json_at(run.view, "goodput"), "categories")) {
+      const std::string name = text_at(one, "name");
+      const double seconds = number_at(one, "seconds").value_or(0);
+      total += seconds;
+      if (seconds > 0 && std::find(names.begin(), names.end(), name) == names.end())
+        names.push_back(name);
+    }
+    totals.push_back(total);
+    table.header.push_back(markdown_text(run.name));
+    table.header.push_back("share");
+    table.numbers.insert(table.numbers.end(), 2, true);
+  }
+  if (names.empty()) return "";
+  for (const std::string& name : names) {
+    table.rows.push_back({markdown_text(name)});
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      double seconds = 0;
+      for (const SectionJson& one : json_at(json_at(runs[i].view, "goodput"), "categories"))
+        if (text_at(one, "name") == name) seconds = number_at(one, "seconds").value_or(0);
+      table.rows.back().push_back(format_duration(seconds));
+      table.rows.back().push_back(share_of(seconds, totals[i]));
+    }
+  }
+  table.rows.push_back({"total"});
+  for (const double total : totals) {
+    table.rows.back().push_back(format_duration(total));
+    table.rows.back().push_back(share_of(total, total));
+  }
+  return "## Goodput\n\nWhat the time of the run was used for, over all attempts.\n\n" +
+         to_markdown(table);
+}
+
+std::string energy_section(const std::vector<DocumentRun>& runs) {
+  MarkdownTable table{.header = {"run", "level", "energy", "J/token", "mean W per node", "source",
+                                 "time measured", "note"},
+                      .numbers = {false, false, true, true, true, false, true, false}};
+  std::string footprints;
+  for (const DocumentRun& run : runs) {
+    footprints += footprint_line(run);
+    const SectionJson& levels = json_at(json_at(run.view, "energy"), "levels");
+    if (!levels.is_object()) continue;
+    for (const auto& [name, level] : levels.items()) {
+      const auto joules = number_at(level, "joules");
+      std::string source = text_at(level, "source");
+      if (const std::string kind = text_at(level, "kind"); !kind.empty()) source += " " + kind;
+      table.rows.push_back(
+          {markdown_text(run.name), markdown_text(name),
+           joules ? energy_text(*joules) : "not measured",
+           markdown_number(number_at(level, "joules_per_token"), "{:.4g}"),
+           markdown_number(number_at(level, "mean_w_per_node"), "{:.1f}"),
+           source.empty() ? "–" : markdown_text(source),
+           joules ? share_of(number_at(level, "time_measured").value_or(0), 1) : "–",
+           markdown_text(text_at(level, "reason"))});
+    }
+  }
+  if (table.rows.empty()) return "";
+  return "## Energy\n\nLevels are measured by different meters: a node contains the others, so "
+         "they "
+         "are not added.\n\n" +
+         to_markdown(table) + (footprints.empty() ? "" : "\n" + footprints);
+}
+
+}  // namespace kintsugi
