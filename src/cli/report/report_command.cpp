@@ -6,48 +6,77 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/report/report_output.h"
+#include "core/error.h"
 #include "core/log.h"
-#include "report/run_report.h"
 
 namespace kintsugi {
 namespace {
 
-struct ReportOptions {
+struct ReportArguments {
   std::vector<std::string> directories;
-  bool json = false;
+  std::string output;
+  bool json = false, markdown = false, csv = false;
 };
 
-void report_runs(const ReportOptions& options) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const std::string& directory : options.directories) {
-    const RunReport run = read_run(directory);
-    if (options.json)
-      all.push_back(report_json(run));
-    else
-      fmt::print("{}", printable(report_text(run)));
-  }
-  if (options.json)
-    fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+ReportFormat format_of(const ReportArguments& arguments) {
+  std::optional<ReportFormat> asked;
+  if (arguments.json) asked = ReportFormat::Json;
+  if (arguments.markdown) asked = ReportFormat::Markdown;
+  if (arguments.csv) asked = ReportFormat::Csv;
+  if (arguments.output.empty()) return asked.value_or(ReportFormat::Text);
+  const std::optional<ReportFormat> named = format_of_file(arguments.output);
+  if (!named && !asked)
+    user_error(
+        "--output {}: the name does not tell the format; end it in .html, .md, .csv or .json, or "
+        "give --markdown, --csv or --json",
+        arguments.output);
+  if (named && asked && *named != *asked)
+    user_error("--output {} is {}, but --{} was given: remove one of them", arguments.output,
+               to_string(*named), to_string(*asked));
+  return named ? *named : *asked;
+}
+
+void report_runs(const ReportArguments& arguments) {
+  const ReportFormat format = format_of(arguments);
+  write_report({arguments.directories.begin(), arguments.directories.end()}, format,
+               arguments.output);
 }
 
 }  // namespace
 
 void add_report_command(CLI::App& app) {
-  const auto options = std::make_shared<ReportOptions>();
+  const auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command = app.add_subcommand(
-      "report", "Print the state of runs: progress, goodput, attempts and how they ended");
-  command->add_option("runs", options->directories, "Run directories (run.dir)")
+      "report", "Report on runs: as text, or as a page, Markdown or CSV in a file");
+  command
+      ->add_option("runs", arguments->directories, "Run directories (run.dir), or folders of them")
       ->type_name("RUN_DIR")
       ->required();
-  command->add_flag("--json", options->json, "Print a JSON list with one object per run");
+  command
+      ->add_option("--output", arguments->output,
+                   "Write to this file; its ending chooses the format: .html (a page that needs no "
+                   "server), .md, .csv or .json")
+      ->type_name("FILE");
+  CLI::Option* json =
+      command->add_flag("--json", arguments->json, "A JSON list with one object per run");
+  CLI::Option* markdown = command->add_flag(
+      "--markdown", arguments->markdown, "Tables for an issue or an appendix, as Markdown");
+  CLI::Option* csv =
+      command->add_flag("--csv", arguments->csv, "The metrics of all steps, one row per step");
+  markdown->excludes(json);
+  csv->excludes(json)->excludes(markdown);
   command->footer(
       "Examples:\n"
       "  kintsugi report runs/demo\n"
       "  kintsugi report runs/* --json\n"
+      "  kintsugi report runs/a runs/b --output report.html\n"
+      "  kintsugi report runs/demo --markdown\n"
+      "  kintsugi report runs/demo --output metrics.csv\n"
       "\n"
       "Goodput is the share of a run's life that was spent on new steps. docs/recovery.md\n"
-      "explains the other categories.");
-  command->callback([options] { report_runs(*options); });
+      "explains the other categories, docs/reports.md the files.");
+  command->callback([arguments] { report_runs(*arguments); });
 }
 
 }  // namespace kintsugi

@@ -4,7 +4,7 @@
 
 #include "core/units.h"
 #include "report/documents/cells.h"
-#include "report/documents/json_values.h"
+#include "report/json_values.h"
 #include "report/documents/markdown_sections.h"
 
 namespace kintsugi {

@@ -7,7 +7,7 @@
 #include "core/units.h"
 #include "energy/carbon.h"
 #include "report/documents/cells.h"
-#include "report/documents/json_values.h"
+#include "report/json_values.h"
 
 namespace kintsugi {
 namespace {
