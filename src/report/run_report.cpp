@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <fstream>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/units.h"
 #include "energy/carbon.h"
+#include "report/runs/goodput_timeline.h"
+#include "report/runs/json_members.h"
+#include "report/runs/run_file.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -19,7 +20,8 @@ namespace {
 using ReportJson = nlohmann::ordered_json;
 
 constexpr std::size_t kLastSteps = 5;
-constexpr std::size_t kMostAttempts = 20;  // in the text
+constexpr std::size_t kMostStatus = 1 << 20;  // bytes
+constexpr std::size_t kMostAttempts = 20;     // in the text
 
 std::string utc(double seconds) {
   const auto time = static_cast<std::time_t>(std::clamp(seconds, 0.0, 2e11));
@@ -48,18 +50,14 @@ std::string ending(const std::string& state, const std::string& reason, const st
 }
 
 std::vector<ReportJson> last_records(const fs::path& file) {
-  constexpr std::streamoff kTail = 1 << 16;
-  std::ifstream stream(file, std::ios::ate | std::ios::binary);
-  if (!stream) return {};
-  const std::streamoff size = stream.tellg();
-  stream.seekg(std::max<std::streamoff>(0, size - kTail));
+  constexpr std::size_t kTail = 1 << 16;
   std::vector<ReportJson> records;
-  for (std::string line; std::getline(stream, line);) {
-    ReportJson record = ReportJson::parse(line, nullptr, false);
-    if (record.is_object()) records.push_back(std::move(record));
-  }
-  if (records.size() > kLastSteps)
-    records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(kLastSteps));
+  const FileTail tail = read_tail(file, kTail);
+  for (auto line = tail.lines.rbegin(); line != tail.lines.rend(); ++line)
+    if (auto record = parse_untrusted_json(*line);
+        record && record->is_object() && records.size() < kLastSteps)
+      records.push_back(std::move(*record));
+  std::reverse(records.begin(), records.end());
   return records;
 }
 
@@ -110,21 +108,19 @@ std::string attempt_lines(const std::vector<Attempt>& attempts) {
 }  // namespace
 
 RunReport read_run(const fs::path& directory) {
-  std::error_code ignored;
-  if (!fs::exists(directory / "status.json", ignored))
+  const fs::path file = directory / "status.json";
+  const FileText text = read_run_file(file, kMostStatus);
+  if (!text.problem.empty()) user_error("{} {}", file.string(), text.problem);
+  if (!text.stamp)
     user_error("{} holds no run: it has no status.json; give a run directory (run.dir)",
                directory.string());
-  RunReport run{.directory = directory};
-  ReportJson status = ReportJson::parse(read_text_file(directory / "status.json"), nullptr, false);
-  if (!status.is_object())
-    user_error("{} is damaged: it is not a JSON object", (directory / "status.json").string());
-  run.status = std::move(status);
-  run.goodput.add(read_goodput(directory / "goodput.jsonl"));
-  run.last_steps = last_records(directory / "metrics.jsonl");
-  if (!run.last_steps.empty())
-    run.goodput.add_later_signs(
-        signs_of(directory / "metrics.jsonl", run.last_steps.back().dump()));
-  return run;
+  auto status = parse_untrusted_json(text.text);
+  if (!status || !status->is_object())
+    user_error("{} is damaged: it is not a JSON object", file.string());
+  return {.directory = directory,
+          .status = std::move(*status),
+          .goodput = read_goodput_history(directory).goodput,
+          .last_steps = last_records(directory / "metrics.jsonl")};
 }
 
 std::string report_text(const RunReport& run) {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kintsugi {
+
+// A configuration as dotted keys: "optimizer.lr", "data.train[0].path". Empty if the text is not
+// YAML. Lists of plain values are one value: "[0.9, 0.95]".
+using ConfigValues = std::map<std::string, std::string>;
+ConfigValues config_values(const std::string& yaml);
+
+struct ConfigDifference {
+  std::string key;
+  std::vector<std::optional<std::string>> values;  // one per run; empty: it does not have the key
+};
+std::vector<ConfigDifference> config_differences(const std::vector<ConfigValues>& configs);
+
+}  // namespace kintsugi

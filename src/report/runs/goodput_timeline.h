@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "report/goodput.h"
+
+namespace kintsugi {
+
+// What a run did in a span of time.
+struct TimelineSpan {
+  std::size_t attempt = 0;  // from 1
+  const char* kind = "";    // of goodput_categories()
+  double begin_s = 0, end_s = 0;
+};
+
+// The goodput of a run with its history. Between two events the order of what was done is not
+// known: there the kinds follow each other in a fixed order, with their true lengths. A long
+// history is drawn in fewer, longer intervals; of more than a few thousand spans the last ones are
+// kept.
+struct GoodputHistory {
+  Goodput goodput = {};
+  std::vector<TimelineSpan> timeline = {};
+};
+// `signs`: what metrics.jsonl says after the last event (signs_of).
+GoodputHistory goodput_history(const std::vector<GoodputEvent>& events, const GoodputEvent& signs);
+// Of a run directory.
+GoodputHistory read_goodput_history(const std::filesystem::path& run);
+
+}  // namespace kintsugi

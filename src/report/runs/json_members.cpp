@@ -1,0 +1,142 @@
+#include "report/runs/json_members.h"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace kintsugi {
+namespace {
+
+constexpr int kMostDepth = 64;
+
+bool is_shallow(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMostDepth) return false;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+JsonMembers::JsonMembers(std::string_view object)
+    : at_(object.data()), end_(object.data() + object.size()) {}
+
+void JsonMembers::skip_space() {
+  while (at_ < end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\n' || *at_ == '\r')) ++at_;
+}
+
+bool JsonMembers::take(char c) {
+  skip_space();
+  if (at_ == end_ || *at_ != c) return false;
+  ++at_;
+  return true;
+}
+
+bool JsonMembers::take_string(std::string_view& text) {
+  if (!take('"')) return false;
+  const char* begin = at_;
+  for (; at_ < end_; ++at_) {
+    if (*at_ == '"') {
+      text = {begin, static_cast<std::size_t>(at_ - begin)};
+      ++at_;
+      return true;
+    }
+    if (*at_ == '\\' && ++at_ == end_) return false;
+  }
+  return false;
+}
+
+// Brackets are counted, not matched: whoever needs the inside parses it.
+bool JsonMembers::take_nested() {
+  int depth = 0;
+  std::string_view ignored;
+  while (at_ < end_) {
+    const char c = *at_;
+    if (c == '"') {
+      if (!take_string(ignored)) return false;
+      continue;
+    }
+    ++at_;
+    if (c == '{' || c == '[') ++depth;
+    if ((c == '}' || c == ']') && --depth == 0) return true;
+  }
+  return false;
+}
+
+bool JsonMembers::take_number(double& number) {
+  const char* digits = *at_ == '-' ? at_ + 1 : at_;
+  if (digits == end_ || *digits < '0' || *digits > '9') return false;  // not "inf" or "nan"
+  const auto [end, error] = std::from_chars(at_, end_, number);
+  if (error == std::errc::result_out_of_range)
+    number = std::strtod(std::string(at_, end).c_str(), nullptr);  // infinite or 0
+  else if (error != std::errc())
+    return false;
+  at_ = end;
+  return true;
+}
+
+bool JsonMembers::take_value(JsonMember& member) {
+  skip_space();
+  if (at_ == end_) return false;
+  const char* begin = at_;
+  bool taken = false;
+  if (*at_ == '"') {
+    member.kind = JsonMember::Kind::Text;
+    taken = take_string(member.value);
+    return taken;
+  }
+  if (*at_ == '{' || *at_ == '[') {
+    member.kind = JsonMember::Kind::Nested;
+    taken = take_nested();
+  } else if (*at_ == '-' || (*at_ >= '0' && *at_ <= '9')) {
+    member.kind = JsonMember::Kind::Number;
+    taken = take_number(member.number);
+  } else {
+    const std::string_view rest(at_, static_cast<std::size_t>(end_ - at_));
+    for (const std::string_view word : {"null", "true", "false"})
+      if (rest.starts_with(word)) {
+        member.kind = word == "null" ? JsonMember::Kind::Null : JsonMember::Kind::Word;
+        at_ += word.size();
+        taken = true;
+      }
+  }
+  member.value = {begin, static_cast<std::size_t>(at_ - begin)};
+  return taken;
+}
+
+bool JsonMembers::next(JsonMember& member) {
+  if (complete_) return false;
+  if (!begun_ && !take('{')) return false;
+  if (take('}')) {
+    skip_space();
+    complete_ = at_ == end_;
+    return false;
+  }
+  if (begun_ && !take(',')) return false;
+  begun_ = true;
+  return take_string(member.key) && take(':') && take_value(member);
+}
+
+std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text) {
+  if (!is_shallow(text)) return {};
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (json.is_discarded()) return {};
+  return json;
+}
+
+std::string compact_json(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kintsugi {
+
+// A member of a JSON object, as it is written. Views of the text.
+struct JsonMember {
+  enum class Kind : unsigned char { Number, Null, Text, Nested, Word };  // Word: true or false
+  std::string_view key;  // between its quotes, with escapes
+  std::string_view value;
+  Kind kind = Kind::Null;
+  double number = 0;  // of a Number; infinite if it is too large for a double
+};
+
+// Goes through the members of a JSON object without building a tree, for files with a million
+// lines. Checks the form of the object, but not the inside of nested values.
+class JsonMembers {
+ public:
+  explicit JsonMembers(std::string_view object);
+  bool next(JsonMember& member);  // false: no more, or damaged
+  // After the last member: the object was complete, with nothing behind it.
+  bool is_complete() const { return complete_; }
+
+ private:
+  void skip_space();
+  bool take(char c);
+  bool take_string(std::string_view& text);
+  bool take_nested();
+  bool take_number(double& number);
+  bool take_value(JsonMember& member);
+
+  const char* at_;
+  const char* end_;
+  bool begun_ = false, complete_ = false;
+};
+
+// Parses a text of unknown origin. Nothing if it is damaged or nested more than 64 levels deep: a
+// value that is nested deeply takes as many stack frames to write.
+std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text);
+
+// One line; invalid UTF-8 is replaced.
+std::string compact_json(const nlohmann::ordered_json& json);
+
+}  // namespace kintsugi

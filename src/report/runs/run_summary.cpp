@@ -1,0 +1,292 @@
+#include "report/runs/run_summary.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+
+#include "core/statistics.h"
+#include "core/units.h"
+#include "energy/energy_totals.h"
+#include "report/runs/json_members.h"
+
+namespace kintsugi {
+namespace {
+
+using SummaryJson = nlohmann::ordered_json;
+
+constexpr std::size_t kMostSmallFile = 1 << 20, kMostLayout = 16 << 20;  // bytes
+constexpr std::size_t kMetricsTail = 16 << 10;
+constexpr std::size_t kMostText = 2000;  // of a message
+// Without a sign of life for this time, and for this many steps.
+constexpr double kStalledAfter_s = 300, kStalledSteps = 20;
+constexpr double kLostAfter_s = 3600, kLostSteps = 100;
+// A process that is gone may belong to another container of the same name.
+constexpr double kGoneAfter_s = 30, kGoneSteps = 3;
+
+std::optional<double> number_at(const SummaryJson& json, const char* key) {
+  if (!json.is_object() || !json.contains(key) || !json[key].is_number()) return {};
+  const auto value = json[key].get<double>();
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+std::string text_in(const SummaryJson& json, const char* key) {
+  if (!json.is_object() || !json.contains(key) || !json[key].is_string()) return "";
+  return json[key].get<std::string>().substr(0, kMostText);
+}
+
+SummaryJson number_or_null(const std::optional<double>& value) {
+  if (!value) return nullptr;
+  const bool whole = *value == std::floor(*value) && std::abs(*value) < 1e15;
+  return whole ? SummaryJson(static_cast<std::int64_t>(*value)) : SummaryJson(*value);
+}
+
+SummaryJson text_or_nothing(const std::string& text) {
+  return text.empty() ? SummaryJson(nullptr) : SummaryJson(text);
+}
+
+// The members of a large object that are wanted; the others are not parsed.
+SummaryJson members_of(std::string_view text, std::initializer_list<std::string_view> wanted) {
+  SummaryJson found = SummaryJson::object();
+  JsonMembers members(text);
+  for (JsonMember member; members.next(member);)
+    if (std::find(wanted.begin(), wanted.end(), member.key) != wanted.end()) {
+      const bool quoted = member.kind == JsonMember::Kind::Text;
+      const std::string_view value =
+          quoted ? std::string_view(member.value.data() - 1, member.value.size() + 2)
+                 : member.value;
+      if (auto parsed = parse_untrusted_json(value))
+        found[std::string(member.key)] = std::move(*parsed);
+    }
+  return members.is_complete() ? found : SummaryJson(nullptr);
+}
+
+// "n1" of "n1.cluster.example".
+std::string short_name(const std::string& host) { return host.substr(0, host.find('.')); }
+
+}  // namespace
+
+SummaryJson to_json(const RunSummary& s) {
+  return {{"id", s.id},
+          {"name", s.name},
+          {"state", s.state},
+          {"reason", text_or_nothing(s.reason)},
+          {"message", text_or_nothing(s.message)},
+          {"step", number_or_null(s.step)},
+          {"total_steps", number_or_null(s.total_steps)},
+          {"tokens", number_or_null(s.tokens)},
+          {"loss", number_or_null(s.loss)},
+          {"valid_loss", number_or_null(s.valid_loss)},
+          {"tokens_per_s", number_or_null(s.tokens_per_s)},
+          {"mfu", number_or_null(s.mfu)},
+          {"eta_s", number_or_null(s.eta_s)},
+          {"stage", text_or_nothing(s.stage)},
+          {"updated_s", number_or_null(s.updated_s)},
+          {"stalled", s.stalled},
+          {"attempts", number_or_null(s.attempts)},
+          {"goodput", number_or_null(s.goodput)},
+          {"energy_j", number_or_null(s.energy_j)},
+          {"j_per_token", number_or_null(s.j_per_token)},
+          {"lr", number_or_null(s.lr)},
+          {"model", text_or_nothing(s.model)},
+          {"ranks", number_or_null(s.ranks)}};
+}
+
+Surroundings this_machine() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return {.now_s =
+              [] {
+                const auto now = std::chrono::system_clock::now().time_since_epoch();
+                return std::chrono::duration<double>(now).count();
+              },
+          .host = host.data(),
+          .is_alive =
+              [](std::int64_t process) {
+                return ::kill(static_cast<pid_t>(process), 0) == 0 || errno != ESRCH;
+              }};
+}
+
+bool SummaryReader::has_changed(File& file) const {
+  const std::optional<FileStamp> now = stamp_of(directory_ / file.name);
+  if (now && now == file.stamp) return false;
+  file.stamp = now;
+  return true;
+}
+
+void SummaryReader::refresh(const Surroundings& machine) {
+  if (has_changed(status_)) read_status();
+  if (has_changed(metrics_)) read_metrics();
+  if (has_changed(layout_)) read_layout();
+  if (has_changed(energy_)) read_energy();
+  judge(machine);
+}
+
+std::string SummaryReader::read_small(File& file) {
+  const std::size_t most = &file == &layout_ ? kMostLayout : kMostSmallFile;
+  FileText text = read_run_file(directory_ / file.name, most);
+  file.problem = text.problem;
+  file.stamp = text.stamp;
+  bytes_read_ += text.text.size();
+  return std::move(text.text);
+}
+
+void SummaryReader::read_status() {
+  const std::string text = read_small(status_);
+  const auto json = parse_untrusted_json(text);
+  has_status_ = json && json->is_object() && !text_in(*json, "state").empty();
+  if (!has_status_) {
+    claimed_state_.clear();
+    if (status_.problem.empty() && status_.stamp) status_.problem = "is not the status of a run";
+    return;
+  }
+  claimed_state_ = text_in(*json, "state");
+  RunSummary& s = summary_;
+  claimed_reason_ = text_in(*json, "reason");
+  s.message = text_in(*json, "message");
+  s.stage = text_in(*json, "stage");
+  s.total_steps = number_at(*json, "total_steps");
+  s.step = number_at(*json, "step");
+  s.tokens = number_at(*json, "tokens");
+  s.loss = number_at(*json, "loss");
+  s.valid_loss = number_at(*json, "valid_loss");
+  s.tokens_per_s = number_at(*json, "tokens_per_s");
+  claimed_eta_s_ = number_at(*json, "eta_s");
+  s.attempts = number_at(*json, "attempt");
+  s.goodput = json->contains("goodput") ? number_at((*json)["goodput"], "fraction") : std::nullopt;
+  pid_ = number_at(*json, "pid");
+  metrics_.stamp.reset();  // its last record is newer
+}
+
+void SummaryReader::read_metrics() {
+  const FileTail tail = read_tail(directory_ / metrics_.name, kMetricsTail);
+  metrics_.problem = tail.problem;
+  metrics_.stamp = tail.stamp;
+  bytes_read_ += tail.bytes;
+  has_metrics_ = tail.stamp && stamp_of(directory_ / "config.yaml");
+  std::vector<double> times;
+  bool last = true;
+  for (auto line = tail.lines.rbegin(); line != tail.lines.rend(); ++line) {
+    const SummaryJson json =
+        members_of(*line, {"step", "tokens", "loss", "lr", "mfu", "tokens_per_s", "step_time_s",
+                           "energy_j", "energy_scope", "energy_since_launch", "valid_loss"});
+    if (!json.is_object() || !number_at(json, "step")) continue;
+    if (const auto time = number_at(json, "step_time_s")) times.push_back(*time);
+    if (!last) continue;
+    last = false;
+    RunSummary& s = summary_;
+    s.step = number_at(json, "step");
+    s.tokens = number_at(json, "tokens");
+    s.loss = number_at(json, "loss");
+    s.lr = number_at(json, "lr");
+    s.mfu = number_at(json, "mfu");
+    s.tokens_per_s = number_at(json, "tokens_per_s");
+    if (const auto valid = number_at(json, "valid_loss")) s.valid_loss = valid;
+    const std::string scope = text_in(json, "energy_scope");
+    spent_j_ = spent_per_token_ = {};
+    if (json.contains("energy_since_launch") && json["energy_since_launch"].contains(scope))
+      spent_j_ = number_at(json["energy_since_launch"][scope], "j");
+    const double tokens = s.tokens_per_s.value_or(0) * number_at(json, "step_time_s").value_or(0);
+    if (const auto joules = number_at(json, "energy_j"); joules && tokens > 0)
+      spent_per_token_ = *joules / tokens;
+  }
+  step_time_s_ = times.empty() ? std::nullopt : std::optional(median(times));
+}
+
+void SummaryReader::read_layout() {
+  const std::string text = read_small(layout_);
+  summary_.ranks = {};
+  summary_.model.clear();
+  node_.clear();
+  if (text.empty()) return;
+  const SummaryJson json = members_of(text, {"ranks", "nodes", "node_of_rank", "model"});
+  if (!json.is_object()) {
+    layout_.problem = "is damaged: it is not a JSON object";
+    return;
+  }
+  summary_.ranks = number_at(json, "ranks");
+  if (json.contains("model")) {
+    summary_.model = text_in(json["model"], "family");
+    if (const auto count = number_at(json["model"], "parameters"))
+      summary_.model += (summary_.model.empty() ? "" : " ") + format_count(*count);
+  }
+  if (!json.contains("nodes") || !json["nodes"].is_array()) return;
+  std::size_t first = 0;  // the node of rank 0
+  if (json.contains("node_of_rank") && json["node_of_rank"].is_array() &&
+      !json["node_of_rank"].empty() && json["node_of_rank"][0].is_number_unsigned())
+    first = json["node_of_rank"][0].get<std::size_t>();
+  if (first < json["nodes"].size() && json["nodes"][first].is_string())
+    node_ = json["nodes"][first].get<std::string>();
+}
+
+// Of all attempts that ended: the level that stands for the run.
+void SummaryReader::read_energy() {
+  earlier_j_ = earlier_per_token_ = {};
+  const std::string text = read_small(energy_);
+  if (text.empty()) return;
+  const SummaryJson json = members_of(text, {"levels"});
+  if (!json.is_object()) {
+    energy_.problem = "is damaged: it is not a JSON object";
+    return;
+  }
+  if (!json.contains("levels") || !json["levels"].is_object()) return;
+  const SummaryJson& levels = json["levels"];
+  ByLevel<double> coverage;
+  for (const EnergyLevel level : kEnergyLevels)
+    if (const std::string name(to_string(level)); levels.contains(name))
+      coverage[level] = number_at(levels[name], "time_measured").value_or(0);
+  if (const auto level = standing_level(coverage)) {
+    const SummaryJson& one = levels[std::string(to_string(*level))];
+    earlier_j_ = number_at(one, "joules");
+    earlier_per_token_ = number_at(one, "joules_per_token");
+  }
+}
+
+void SummaryReader::judge(const Surroundings& machine) {
+  RunSummary& s = summary_;
+  s.state = claimed_state_.empty() ? "unknown" : claimed_state_;
+  s.reason = claimed_reason_;
+  s.eta_s = claimed_eta_s_;
+  s.stalled = false;
+  s.updated_s = {};
+  for (const File* file : {&status_, &metrics_})
+    if (file->stamp) s.updated_s = std::max(s.updated_s.value_or(0), file->stamp->changed_s());
+  const bool running = s.state == "running";
+  s.energy_j = earlier_j_;
+  s.j_per_token = earlier_per_token_;
+  if (running && spent_j_) s.energy_j = earlier_j_.value_or(0) + *spent_j_;
+  if (running && spent_per_token_) s.j_per_token = spent_per_token_;
+  if (!running || !s.updated_s) return;
+  const double age = machine.now_s() - *s.updated_s, step = step_time_s_.value_or(0);
+  const auto silent = [&](double seconds, double steps) {
+    return age > std::max(seconds, steps * step);
+  };
+  s.stalled = silent(kStalledAfter_s, kStalledSteps);
+  const bool here = pid_ && *pid_ > 1 && *pid_ < 1e9 && !node_.empty() &&
+                    short_name(node_) == short_name(machine.host);
+  const bool lost =
+      here ? silent(kGoneAfter_s, kGoneSteps) && !machine.is_alive(static_cast<std::int64_t>(*pid_))
+           : silent(kLostAfter_s, kLostSteps);
+  if (!lost) return;
+  s.state = "lost";
+  s.stalled = false;
+  s.eta_s = {};
+  s.reason = here ? "its process is gone" : "no sign of life";
+}
+
+bool SummaryReader::may_change() const {
+  return summary_.state == "running" || summary_.state == "unknown" || summary_.state == "lost";
+}
+
+std::vector<SkippedFile> SummaryReader::skipped() const {
+  std::vector<SkippedFile> list;
+  for (const File* file : {&status_, &metrics_, &layout_, &energy_})
+    if (!file->problem.empty()) list.push_back({directory_ / file->name, file->problem});
+  return list;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,102 @@
+#include "report/runs/series_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "report/runs/json_members.h"
+
+namespace kintsugi {
+namespace {
+
+// Steps and tokens are exact; the mean of a bucket has nine digits.
+void append_number(std::string& text, double value) {
+  const bool whole = value == std::floor(value) && std::abs(value) < 1e15;
+  if (whole)
+    fmt::format_to(std::back_inserter(text), "{:.0f}", value);
+  else if (std::isfinite(value))
+    fmt::format_to(std::back_inserter(text), "{:.9g}", value);
+  else
+    text += "null";
+}
+// As few digits as give the same fp32 number.
+void append_number(std::string& text, float value) {
+  if (std::isfinite(value))
+    fmt::format_to(std::back_inserter(text), "{}", value);
+  else
+    text += "null";
+}
+
+template <class T>
+void append_list(std::string& text, const char* name, const std::vector<T>& values) {
+  fmt::format_to(std::back_inserter(text), "\"{}\":[", name);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) text += ',';
+    append_number(text, values[i]);
+  }
+  text += ']';
+}
+
+void append_curve(std::string& text, const std::string& key, const SeriesPoints& points) {
+  if (text.back() != '{') text += ',';
+  text += compact_json(key) + ":{";
+  append_list(text, "x", points.x);
+  text += ',';
+  append_list(text, "y", points.y);
+  if (!points.low.empty()) {
+    text += ',';
+    append_list(text, "low", points.low);
+    text += ',';
+    append_list(text, "high", points.high);
+  }
+  text += '}';
+}
+
+}  // namespace
+
+std::string series_json(const StepSeries& series, const std::vector<std::string>& keys,
+                        const PointRange& range) {
+  std::string text = fmt::format(
+      "{{\"axis\":\"{}\",\"rows\":{},\"last_step\":", to_string(range.axis), series.records());
+  append_number(text, series.rows() > 0 ? series.step(series.rows() - 1)
+                                        : std::numeric_limits<double>::quiet_NaN());
+  text += ",\"keys\":{";
+  const std::vector<std::string> known = series.keys();
+  for (const std::string& key : keys)
+    if (std::find(known.begin(), known.end(), key) != known.end())
+      append_curve(text, key, series.points(key, range));
+  return text + "}}";
+}
+
+std::string new_rows_json(const StepSeries& series, const std::string& id, std::size_t first_row,
+                          std::size_t most) {
+  std::string text = fmt::format("{{\"id\":{},\"keys\":{{", compact_json(id));
+  const std::size_t rows = series.rows() - std::min(first_row, series.rows());
+  if (rows > 0)
+    for (const std::string& key : series.keys()) {
+      SeriesPoints points =
+          series.points(key, {.from = series.step(first_row), .max_points = most});
+      points.low.clear();
+      if (!points.x.empty()) append_curve(text, key, points);
+    }
+  // The last row of each group is one of the list.
+  const std::size_t group = std::max<std::size_t>(1, (rows + most - 1) / most);
+  std::vector<double> steps, tokens, hours;
+  for (std::size_t row = first_row; row < series.rows();) {
+    row = std::min(row + group, series.rows());
+    steps.push_back(series.step(row - 1));
+    tokens.push_back(series.tokens(row - 1));
+    hours.push_back(series.hours(row - 1));
+  }
+  text += "},";
+  append_list(text, "steps", steps);
+  text += ',';
+  append_list(text, "tokens", tokens);
+  text += ',';
+  append_list(text, "hours", hours);
+  return text + fmt::format(",\"rows\":{}}}", series.records());
+}
+
+}  // namespace kintsugi
