@@ -60,8 +60,8 @@ void add_report_command(CLI::App& app) {
       ->type_name("FILE");
   CLI::Option* json =
       command->add_flag("--json", arguments->json, "A JSON list with one object per run");
-  CLI::Option* markdown = command->add_flag(
-      "--markdown", arguments->markdown, "Tables for an issue or an appendix, as Markdown");
+  CLI::Option* markdown = command->add_flag("--markdown", arguments->markdown,
+                                            "Tables for an issue or an appendix, as Markdown");
   CLI::Option* csv =
       command->add_flag("--csv", arguments->csv, "The metrics of all steps, one row per step");
   markdown->excludes(json);

@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "report/watch/frame.h"
 #include "report/watch/run_watch.h"
 #include "train/signals.h"
 

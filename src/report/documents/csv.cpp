@@ -1,7 +1,8 @@
 #include "report/documents/csv.h"
 
 #include <cmath>
-#include <memory>
+#include <cstdlib>
+#include <optional>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -10,6 +11,7 @@
 #include "report/runs/run_file.h"
 
 namespace kintsugi {
+namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kReadBytes = 1 << 20;
@@ -29,13 +31,22 @@ class CsvColumns {
                  kMostColumns);
     names_.push_back(name);
   }
-  std::size_t number_of(const std::string& name) const { return numbers_.at(name); }
+  // Empty: it was found only later, in a file that grows.
+  std::optional<std::size_t> find(const std::string& name) const {
+    const auto found = numbers_.find(name);
+    return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+  }
   const std::vector<std::string>& names() const { return names_; }
 
  private:
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> names_;
 };
+
+std::string cell_of(const MetricValue& value) {
+  if (value.kind == JsonMember::Kind::Null) return "";
+  return value.kind == JsonMember::Kind::Text ? csv_text(value.text) : value.text;
+}
 
 double step_of(const std::vector<MetricValue>& values) {
   for (const MetricValue& value : values)
@@ -44,33 +55,29 @@ double step_of(const std::vector<MetricValue>& values) {
   return std::nan("");
 }
 
-// The records of one metrics.jsonl that count. The file stays open: what is appended to it or
-// replaces it after the first look is not read.
+// One metrics.jsonl, open: what replaces it meanwhile is not read.
 class CsvSource {
  public:
-  CsvSource(const CsvRun& run, CsvColumns& columns)
-      : name_(csv_text(run.name)), file_(run.metrics) {
+  explicit CsvSource(const fs::path& metrics) : file_(metrics) {
     if (!file_.is_open())
-      user_error("{} cannot be read: {}", run.metrics.string(),
+      user_error("{} cannot be read: {}", metrics.string(),
                  file_.problem().empty() ? "there is no such file" : file_.problem());
-    find_lines([&](std::uint64_t offset, std::string_view line) {
+  }
+
+  void add_columns(CsvColumns& columns) const {
+    find_lines([&](std::uint64_t, std::string_view line) {
       const std::vector<MetricValue> values = metric_values(line);
-      const double step = step_of(values);
-      if (!std::isfinite(step)) return;
+      if (!std::isfinite(step_of(values))) return;
       for (const MetricValue& value : values) columns.add(value.name);
-      while (!rows_.empty() && rows_.back().step >= step) rows_.pop_back();  // done again
-      rows_.push_back({step, offset, static_cast<std::uint32_t>(line.size())});
     });
   }
 
-  const std::string& name() const { return name_; }
-
-  template <class Use>  // use(line)
+  template <class Use>  // use(values), of the records that count
   void visit(const Use& use) const {
     std::string line;
-    for (const Row& row : rows_) {
+    for (const Row& row : newest_rows()) {
       file_.read(row.offset, row.bytes, line);
-      use(line);
+      if (const auto values = metric_values(line); !values.empty()) use(values);
     }
   }
 
@@ -80,6 +87,18 @@ class CsvSource {
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0;
   };
+
+  // A record replaces those of its step and of later ones: they were done again.
+  std::vector<Row> newest_rows() const {
+    std::vector<Row> rows;
+    find_lines([&](std::uint64_t offset, std::string_view line) {
+      const double step = step_of(metric_values(line));
+      if (!std::isfinite(step)) return;
+      while (!rows.empty() && rows.back().step >= step) rows.pop_back();
+      rows.push_back({step, offset, static_cast<std::uint32_t>(line.size())});
+    });
+    return rows;
+  }
 
   // Calls use(offset, line) for each complete line.
   template <class Use>
@@ -105,9 +124,7 @@ class CsvSource {
     }
   }
 
-  std::string name_;
   RunFile file_;
-  std::vector<Row> rows_;
 };
 
 // Collects rows and hands them on in blocks.
@@ -138,25 +155,19 @@ class CsvOutput {
 void write_csv(const std::vector<CsvRun>& runs,
                const std::function<void(std::string_view)>& write) {
   CsvColumns columns;
-  std::vector<std::unique_ptr<CsvSource>> sources;
-  for (const CsvRun& run : runs) sources.push_back(std::make_unique<CsvSource>(run, columns));
+  for (const CsvRun& run : runs) CsvSource(run.metrics).add_columns(columns);
   const std::size_t first = runs.size() > 1 ? 1 : 0;  // the column of the step
   CsvOutput output(write);
   std::vector<std::string> cells;
   if (first > 0) cells.push_back("run");
   for (const std::string& name : columns.names()) cells.push_back(csv_text(name));
   output.row(cells);
-  for (const auto& source : sources)
-    source->visit([&](const std::string& line) {
-      const std::vector<MetricValue> values = metric_values(line);
-      if (values.empty()) return;  // the file was shortened meanwhile
+  for (const CsvRun& run : runs)
+    CsvSource(run.metrics).visit([&](const std::vector<MetricValue>& values) {
       cells.assign(columns.names().size() + first, "");
-      if (first > 0) cells[0] = source->name();
+      if (first > 0) cells[0] = csv_text(run.name);
       for (const MetricValue& value : values)
-        cells[first + columns.number_of(value.name)] = value.kind == JsonMember::Kind::Null ? ""
-                                                       : value.kind == JsonMember::Kind::Text
-                                                           ? csv_text(value.text)
-                                                           : value.text;
+        if (const auto column = columns.find(value.name)) cells[first + *column] = cell_of(value);
       output.row(cells);
     });
   output.flush();

@@ -17,8 +17,8 @@ struct CsvRun {
 // dotted names: valid.SET.loss, eval.TASK.METRIC. The first column is `run` if there are several
 // runs. Of a repeated step the newest record is written. Numbers are written as they are in the
 // file; unknown values are empty.
-// Reads the files twice and holds 24 bytes per step in memory. `write` gets a few kilobytes at a
-// time. UserError if a run has no metrics.jsonl.
+// Holds 24 bytes per step of one run in memory. `write` gets some kilobytes at a time. UserError if
+// a run has no metrics.jsonl.
 void write_csv(const std::vector<CsvRun>& runs, const std::function<void(std::string_view)>& write);
 
 }  // namespace kintsugi

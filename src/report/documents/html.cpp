@@ -13,7 +13,8 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kPointBytes = 40;  // x, y, low and high with their commas
-constexpr std::size_t kLeastReportPoints = 50;
+constexpr std::size_t kMostRunBytes = 1'500'000, kMostBytes = 20'000'000;  // of curves
+constexpr std::size_t kLeastPoints = 50, kMostPoints = 1500;
 constexpr std::size_t kMostReportKeys = 200;  // later ones are left out
 
 std::string base64(std::string_view bytes) {
@@ -73,22 +74,23 @@ std::string without_less_than(std::string_view json) {
 
 std::string or_null(const std::string& json) { return json.empty() ? "null" : json; }
 
-std::string series_of(const HtmlRun& run) {
-  std::vector<std::string> keys = run.steps->keys();
-  if (keys.size() > kMostReportKeys) keys.resize(kMostReportKeys);
-  std::string text;
-  for (const SeriesAxis axis : {SeriesAxis::Step, SeriesAxis::Tokens, SeriesAxis::Hours})
-    text += fmt::format(
-        "{}\"{}\":{}", text.empty() ? "{" : ",", to_string(axis),
-        series_json(*run.steps, keys, {.axis = axis, .max_points = report_points(keys.size())}));
-  return text + "}";
-}
-
 }  // namespace
 
-std::size_t report_points(std::size_t keys) {
-  const std::size_t fit = kMostSeriesBytes / (3 * kPointBytes * std::max<std::size_t>(keys, 1));
-  return std::clamp(fit, kLeastReportPoints, kMostReportPoints);
+std::size_t report_points(std::size_t keys, std::size_t runs) {
+  const std::size_t bytes = std::min(kMostRunBytes, kMostBytes / std::max<std::size_t>(runs, 1));
+  return std::clamp(bytes / (3 * kPointBytes * std::max<std::size_t>(keys, 1)), kLeastPoints,
+                    kMostPoints);
+}
+
+std::string report_series(const StepSeries& series, std::size_t runs) {
+  std::vector<std::string> keys = series.keys();
+  if (keys.size() > kMostReportKeys) keys.resize(kMostReportKeys);
+  const std::size_t points = report_points(keys.size(), runs);
+  std::string text;
+  for (const SeriesAxis axis : {SeriesAxis::Step, SeriesAxis::Tokens, SeriesAxis::Hours})
+    text += fmt::format("{}\"{}\":{}", text.empty() ? "{" : ",", to_string(axis),
+                        series_json(series, keys, {.axis = axis, .max_points = points}));
+  return text + "}";
 }
 
 std::string report_data(const HtmlReport& report) {
@@ -96,7 +98,7 @@ std::string report_data(const HtmlReport& report) {
   for (const HtmlRun& run : report.run) {
     const std::string comma = views.empty() ? "" : ",", id = compact_json(run.id);
     views += comma + id + ":" + or_null(run.view);
-    series += comma + id + ":" + series_of(run);
+    series += comma + id + ":" + or_null(run.series);
     if (!run.profiles.empty()) profiles += (profiles.empty() ? "" : ",") + id + ":" + run.profiles;
   }
   return fmt::format(

@@ -16,8 +16,8 @@ inline constexpr std::string_view kHtmlReportMark = "<!-- report of kintsugi -->
 struct HtmlRun {
   std::string id = {};
   std::string view = {};      // the reply of /api/run
+  std::string series = {};    // of report_series
   std::string profiles = {};  // {"steps-20-25.json": {…}}; empty: none
-  const StepSeries* steps = nullptr;
 };
 
 struct HtmlReport {
@@ -27,10 +27,12 @@ struct HtmlReport {
   std::vector<HtmlRun> run = {};
 };
 
-// Bytes of the curves of one run, at most. With many keys each curve gets fewer points.
-inline constexpr std::size_t kMostSeriesBytes = 1'500'000;
-inline constexpr std::size_t kMostReportPoints = 1500;
-std::size_t report_points(std::size_t keys);
+// The curves of one run over steps, tokens and hours. Each curve has at most 1,500 points, and
+// fewer if there are many keys or many runs: all curves of a run take about 1.5 MB at most, and
+// those of all runs together 20 MB.
+std::string report_series(const StepSeries& series, std::size_t runs);
+std::size_t report_points(std::size_t keys, std::size_t runs);
+inline constexpr std::size_t kMostReportRuns = 50;
 
 // The data that the page reads instead of asking a server: the replies of the server's API.
 std::string report_data(const HtmlReport& report);

@@ -4,8 +4,8 @@
 
 #include "core/units.h"
 #include "report/documents/cells.h"
-#include "report/json_values.h"
 #include "report/documents/markdown_sections.h"
+#include "report/json_values.h"
 
 namespace kintsugi {
 namespace {
@@ -97,7 +97,7 @@ std::string attempts_section(const std::vector<DocumentRun>& runs) {
       const MarkdownJson& one = attempts[i];
       const double launched_s = number_at(one, "launched_s").value_or(0);
       table.rows.push_back(
-          {markdown_text(run.name), std::to_string(i + 1), iso_time(launched_s),
+          {markdown_text(run.name), std::to_string(count_at(one, "attempt")), iso_time(launched_s),
            format_duration(std::max(0.0, number_at(one, "last_s").value_or(0) - launched_s)),
            fmt::format("{} to {}", count_at(one, "first_step"), count_at(one, "last_step")),
            markdown_number(number_at(one, "nodes"), "{:.0f}"), ending_cell(one)});
@@ -129,15 +129,15 @@ std::string events_section(const std::vector<DocumentRun>& runs) {
 
 }  // namespace
 
-std::string markdown_report(const std::vector<DocumentRun>& runs, const MarkdownJson& differences,
-                            std::string_view written) {
+std::string to_markdown(const MarkdownReport& report) {
+  const std::vector<DocumentRun>& runs = report.runs;
   std::string text = runs.size() == 1 ? fmt::format("# Report of {}\n", markdown_text(runs[0].name))
                                       : fmt::format("# Report of {} runs\n", runs.size());
-  text += fmt::format("\nWritten {}.\n", markdown_text(written));
+  text += fmt::format("\nWritten {}.\n", markdown_text(report.written));
   for (const std::string& section :
-       {summary_section(runs), differences_section(runs, differences), loss_section(runs),
-        speed_section(runs), goodput_section(runs), energy_section(runs), attempts_section(runs),
-        events_section(runs)})
+       {summary_section(runs), differences_section(runs, report.differences),
+        loss_section(runs, report.table_steps), speed_section(runs), goodput_section(runs),
+        energy_section(runs), attempts_section(runs), events_section(runs)})
     if (!section.empty()) text += "\n" + section;
   return text;
 }

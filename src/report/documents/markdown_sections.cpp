@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/statistics.h"
 #include "core/units.h"
 #include "energy/carbon.h"
 #include "report/documents/cells.h"
@@ -14,35 +13,8 @@ namespace {
 
 using SectionJson = nlohmann::ordered_json;
 
-// The finite values of a key.
-std::vector<double> values_of(const StepSeries& steps, const std::string& key) {
-  std::vector<double> values;
-  for (std::size_t row = 0; row < steps.rows(); ++row)
-    if (const float value = steps.value(key, row); std::isfinite(value))
-      values.push_back(static_cast<double>(value));
-  return values;
-}
-
 std::string cell_of(float value) {
   return std::isnan(value) ? "–" : std::isinf(value) ? "not finite" : fmt::format("{:.4f}", value);
-}
-
-// The loss of a step. A series of very many steps keeps means of neighbours: the mean that has it.
-std::string loss_cell(const StepSeries& steps, std::int64_t step) {
-  const std::size_t row = steps.first_row_after(static_cast<double>(step) - 0.5);
-  if (row == steps.rows()) return "–";
-  const bool merged = steps.records() > static_cast<std::int64_t>(steps.rows());
-  if (steps.step(row) != static_cast<double>(step) && !merged) return "–";
-  return cell_of(steps.value("loss", row));
-}
-
-// The last validation after the step `above`, up to `step`.
-std::string valid_cell(const StepSeries& steps, std::int64_t above, std::int64_t step) {
-  std::size_t row = steps.first_row_after(static_cast<double>(step));
-  for (; row > 0 && steps.step(row - 1) > static_cast<double>(above); --row)
-    if (const float value = steps.value("valid_loss", row - 1); !std::isnan(value))
-      return cell_of(value);
-  return "–";
 }
 
 // "- runs/a: facility 2.4 MWh, CO2e 640 kg (location-based), for the nodes with PUE"
@@ -67,34 +39,21 @@ std::string share_of(double part, double all) {
 
 }  // namespace
 
-std::vector<std::int64_t> loss_table_steps(std::int64_t last) {
-  std::vector<std::int64_t> steps;
-  for (std::int64_t decade = 1; decade <= last && decade < 1'000'000'000'000'000; decade *= 10)
-    for (const std::int64_t factor : {1, 2, 5})
-      if (factor * decade < last) steps.push_back(factor * decade);
-  if (last > 0) steps.push_back(last);
-  return steps;
-}
-
-std::string loss_section(const std::vector<DocumentRun>& runs) {
-  double last = 0;
-  for (const DocumentRun& run : runs)
-    if (run.steps->rows() > 0) last = std::max(last, run.steps->step(run.steps->rows() - 1));
-  if (last <= 0) return "";
+std::string loss_section(const std::vector<DocumentRun>& runs,
+                         const std::vector<std::int64_t>& table_steps) {
+  if (table_steps.empty()) return "";
   MarkdownTable table{.header = {"step"}, .numbers = {true}};
   for (const DocumentRun& run : runs)
-    for (const char* what : {"loss", "validation"}) {
+    for (const std::string what : {"loss", "validation"}) {
       table.header.push_back(runs.size() == 1 ? what : markdown_text(run.name) + " " + what);
       table.numbers.push_back(true);
     }
-  std::int64_t above = 0;
-  for (const std::int64_t step : loss_table_steps(static_cast<std::int64_t>(last))) {
-    table.rows.push_back({std::to_string(step)});
+  for (std::size_t i = 0; i < table_steps.size(); ++i) {
+    table.rows.push_back({std::to_string(table_steps[i])});
     for (const DocumentRun& run : runs) {
-      table.rows.back().push_back(loss_cell(*run.steps, step));
-      table.rows.back().push_back(valid_cell(*run.steps, above, step));
+      table.rows.back().push_back(cell_of(run.figures.losses.at(i).loss));
+      table.rows.back().push_back(cell_of(run.figures.losses.at(i).valid));
     }
-    above = step;
   }
   return "## Loss\n\nThe loss of the step, and the last validation since the row above, in nats "
          "per "
@@ -107,23 +66,17 @@ std::string speed_section(const std::vector<DocumentRun>& runs) {
       .header = {"run", "steps", "tokens/s p10", "median", "p90", "MFU, causal attention",
                  "MFU, full attention", "s/step", "data wait"},
       .numbers = {false, true, true, true, true, true, true, true, true}};
+  const auto percent = [](const std::optional<double>& share) {
+    return share ? fmt::format("{:.2f} %", 100 * *share) : "–";
+  };
   for (const DocumentRun& run : runs) {
-    const std::vector<double> rates = values_of(*run.steps, "tokens_per_s");
-    if (rates.empty()) continue;
-    const auto percent = [&](const char* key) {
-      const std::vector<double> values = values_of(*run.steps, key);
-      return values.empty() ? "–" : fmt::format("{:.2f} %", 100 * median(values));
-    };
-    const std::vector<double> times = values_of(*run.steps, "step_time_s"),
-                              waits = values_of(*run.steps, "data_wait_s");
-    const double waited = mean(waits) * static_cast<double>(waits.size()),
-                 spent = mean(times) * static_cast<double>(times.size());
-    table.rows.push_back(
-        {markdown_text(run.name), std::to_string(run.steps->records()),
-         fmt::format("{:.1f}", quantile(rates, 0.1)), fmt::format("{:.1f}", median(rates)),
-         fmt::format("{:.1f}", quantile(rates, 0.9)), percent("mfu"), percent("mfu_full_attention"),
-         times.empty() ? "–" : fmt::format("{:.4g}", median(times)),
-         waits.empty() ? "–" : share_of(waited, spent)});
+    const StepFigures& f = run.figures;
+    if (!f.rate) continue;
+    table.rows.push_back({markdown_text(run.name), std::to_string(f.steps),
+                          markdown_number(f.rate_p10, "{:.1f}"), markdown_number(f.rate, "{:.1f}"),
+                          markdown_number(f.rate_p90, "{:.1f}"), percent(f.mfu),
+                          percent(f.mfu_full_attention), markdown_number(f.step_time_s, "{:.4g}"),
+                          percent(f.data_wait)});
   }
   if (table.rows.empty()) return "";
   return "## Speed\n\nMedians over all steps; p10 and p90 are the 10th and 90th percentile. Data "
