@@ -9,8 +9,8 @@ TEST(ReportCells, MarkdownShowsTextAsItIs) {
   EXPECT_EQ(markdown_text("plain text, 1.5 %"), "plain text, 1.5 %");
   EXPECT_EQ(markdown_text("a|b"), "a\\|b");
   EXPECT_EQ(markdown_text("<script>&"), "&lt;script&gt;&amp;");
-  EXPECT_EQ(markdown_text("*x* `y` [z](u) # $1$ ~w~ !"),
-            "\\*x\\* \\`y\\` \\[z\\]\\(u\\) \\# \\$1\\$ \\~w\\~ \\!");
+  EXPECT_EQ(markdown_text("*x* `y` [z](u) ![p](q) # $1$ ~w~"),
+            "\\*x\\* \\`y\\` \\[z\\](u) !\\[p\\](q) # \\$1\\$ \\~w\\~");
   EXPECT_EQ(markdown_text("a\nb\tc\\"), "a b c\\\\");
   EXPECT_EQ(markdown_text("valid_loss _x_"), "valid_loss \\_x\\_");
   EXPECT_EQ(markdown_text("http://evil www.evil"), "http\\://evil www\\.evil");

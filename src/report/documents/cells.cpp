@@ -21,7 +21,7 @@ std::string in_one_line(std::string_view text) {
 // Whether the character at `i` could be markup. An underscore inside a word is none, and most names
 // have some.
 bool is_markup(const std::string& text, std::size_t i) {
-  constexpr std::string_view kMarkup = "\\`*{}[]()#|~$!^";
+  constexpr std::string_view kMarkup = "\\`*[]|~$";
   if (text[i] == '_')
     return i == 0 || i + 1 == text.size() || !is_word(text[i - 1]) || !is_word(text[i + 1]);
   // "http://" and "www." become links.

@@ -89,23 +89,23 @@ PlotRanges ranges_of(const std::vector<PlotLine>& lines, bool logarithmic) {
 }
 
 void draw_line(DotGrid& grid, const PlotLine& line, const PlotRanges& ranges, bool logarithmic) {
-  std::optional<std::pair<int, int>> before;
+  bool begun = false;
+  int before_x = 0, before_y = 0;
   for (const auto& [x, y] : line.points) {
     const auto px = on_axis(x, logarithmic), py = on_axis(y, logarithmic);
-    if (!px || !py) {
-      before.reset();
-      continue;
+    const bool drawn = px && py;
+    if (drawn) {
+      const int dot_x = static_cast<int>(std::lround(ranges.x.position(*px) * (grid.width() - 1))),
+                dot_y = static_cast<int>(
+                    std::lround((1 - ranges.y.position(*py)) * (grid.height() - 1)));
+      if (!line.joined)
+        grid.mark(dot_x, dot_y, line.style);
+      else
+        grid.line(begun ? before_x : dot_x, begun ? before_y : dot_y, dot_x, dot_y, line.style);
+      before_x = dot_x;
+      before_y = dot_y;
     }
-    const std::pair<int, int> now = {
-        static_cast<int>(std::lround(ranges.x.position(*px) * (grid.width() - 1))),
-        static_cast<int>(std::lround((1 - ranges.y.position(*py)) * (grid.height() - 1)))};
-    if (!line.joined)
-      grid.mark(now.first, now.second, line.style);
-    else if (before)
-      grid.line(before->first, before->second, now.first, now.second, line.style);
-    else
-      grid.dot(now.first, now.second, line.style);
-    before = now;
+    begun = drawn;
   }
 }
 
