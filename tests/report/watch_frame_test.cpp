@@ -85,12 +85,12 @@ TEST(WatchFrame, PanelsAreSideBySideIfTheyFit) {
 }
 
 TEST(WatchFrame, LayoutOfPanels) {
-  // Two of 49 columns beside each other; the rest of the rows is the log's.
+  // Two of 49 columns beside each other.
   const FrameLayout two = lay_out(2, 100, 24, 50);
   EXPECT_EQ(two.across, 2);
   EXPECT_EQ(two.down, 1);
-  EXPECT_EQ(two.log_rows, 8);
-  EXPECT_EQ(two.panel_rows, 16);
+  EXPECT_EQ(two.log_rows, 6);  // half of what the 11 rows of figures leave
+  EXPECT_EQ(two.panel_rows, 18);
   EXPECT_EQ(lay_out(2, 100, 24, 1).panel_rows, 23);  // a short log leaves its rows to the curves
   // Four in a square rather than three and one.
   const FrameLayout four = lay_out(4, 150, 40, 50);

@@ -237,7 +237,8 @@ FrameLayout lay_out(std::size_t runs, int columns, int rows, std::size_t log_lin
     layout.list_rows = std::clamp(rows - kPanelRows, 1, std::min(count, std::max(rows / 3, 1)));
   }
   const int left = std::max(rows - layout.list_rows, 0);
-  layout.log_rows = std::clamp(left - kPanelRows * layout.down, 0, most_log);
+  // Curves and log share what the figures leave.
+  layout.log_rows = std::clamp((left - kPanelRows * layout.down) / 2, 0, most_log);
   layout.panel_rows = (left - layout.log_rows) / layout.down;
   return layout;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "report/json_values.h"
 #include "report/runs/goodput_timeline.h"
@@ -15,11 +16,21 @@ constexpr std::size_t kCurvePoints = 800;     // two dots for each column of a w
 constexpr std::size_t kNormSteps = 400;       // one for each column
 constexpr std::size_t kMostStatus = 1 << 20;  // bytes
 
+// Each point is a mean of neighbours. The first of them is resolved further, into single steps if
+// possible: with logarithmic axes most of the curve is there.
 std::vector<std::pair<double, double>> curve_of(const StepSeries& series, const std::string& key) {
-  const SeriesPoints points = series.points(key, {.max_points = kCurvePoints});
   std::vector<std::pair<double, double>> curve;
-  for (std::size_t i = 0; i < points.x.size(); ++i)
-    curve.emplace_back(points.x[i], static_cast<double>(points.y[i]));
+  double end = std::numeric_limits<double>::infinity();
+  for (int level = 0; level < 4; ++level) {
+    const SeriesPoints points = series.points(key, {.to = end, .max_points = kCurvePoints});
+    std::vector<std::pair<double, double>> earlier;
+    for (std::size_t i = 0; i < points.x.size(); ++i)
+      if (points.x[i] < end) earlier.emplace_back(points.x[i], static_cast<double>(points.y[i]));
+    if (earlier.empty()) break;
+    end = earlier.front().first;
+    curve.insert(curve.begin(), earlier.begin(), earlier.end());
+    if (points.low.empty()) break;
+  }
   return curve;
 }
 
