@@ -1,5 +1,6 @@
 // kintsugi report: which format goes where. The formats themselves are tested in tests/report.
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "support/program_test.h"
 #include "support/synthetic_run.h"
@@ -92,8 +93,9 @@ TEST_F(ReportCommand, OnlyReportsAreReplaced) {
 TEST_F(ReportCommand, ThePageHasEverythingInOneFile) {
   output("runs/a runs/b --output report.html");
   const std::string html = content_of("report.html");
-  EXPECT_THAT(html, AllOf(StartsWith("<!doctype html>"), Not(HasSubstr("NONCE")),
-                          Not(HasSubstr("http://")), Not(HasSubstr("https://"))));
+  EXPECT_THAT(html, AllOf(StartsWith("<!doctype html>"), Not(HasSubstr("NONCE"))));
+  const std::regex address("https?://(?!www\\.w3\\.org/)");  // names of SVG are no addresses
+  EXPECT_FALSE(std::regex_search(html, address));
   const nlohmann::json data = data_of(html);
   EXPECT_EQ(data["runs"]["runs"].size(), 2u);
   EXPECT_EQ(data["run"]["b"]["summary"]["state"], "failed");

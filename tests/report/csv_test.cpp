@@ -42,7 +42,7 @@ TEST_F(Csv, OneRowPerStepWithAllColumns) {
                                       "\n"
                                       R"({"step":2,"loss":null,"lr":1e-05})"
                                       "\n")}),
-              ElementsAre("step,loss,skipped,lr", "1,1.50,\"not finite\",", "2,,,1e-05"));
+              ElementsAre("step,loss,skipped,lr", "1,1.50,not finite,", "2,,,1e-05"));
 }
 
 TEST_F(Csv, NestedValuesHaveDottedNames) {

@@ -59,9 +59,10 @@ std::string markdown_text(std::string_view text) {
 std::string csv_text(std::string_view text) {
   std::string line = in_one_line(text);
   const std::size_t first = line.find_first_not_of(' ');
-  if (first != std::string::npos && std::string_view("=+-@").find(line[first]) != std::string::npos)
-    line.insert(0, "'");
-  if (line.find_first_of(",\";' ") == std::string::npos) return line;
+  const bool formula =
+      first != std::string::npos && std::string_view("=+-@").find(line[first]) != std::string::npos;
+  if (formula) line.insert(0, "'");
+  if (!formula && line.find_first_of(",\";") == std::string::npos) return line;
   std::string quoted = "\"";
   for (const char c : line) {
     if (c == '"') quoted += '"';
