@@ -12,8 +12,8 @@ namespace kintsugi {
 // A cell of a Markdown table, or text in a line.
 std::string markdown_text(std::string_view text);
 
-// A cell of a CSV file that is text. A leading = + - or @, which spreadsheets take for the beginning
-// of a formula, gets an apostrophe before it.
+// A cell of a CSV file that is text. A leading = + - or @, which spreadsheets take for the
+// beginning of a formula, gets an apostrophe before it.
 std::string csv_text(std::string_view text);
 
 // A table of cells that are Markdown already. `numbers`: columns that are aligned to the right.

@@ -43,13 +43,13 @@ class CsvColumns {
   std::vector<std::string> names_;
 };
 
-std::string cell_of(const MetricValue& value) {
+std::string cell_of(const RecordValue& value) {
   if (value.kind == JsonMember::Kind::Null) return "";
   return value.kind == JsonMember::Kind::Text ? csv_text(value.text) : value.text;
 }
 
-double step_of(const std::vector<MetricValue>& values) {
-  for (const MetricValue& value : values)
+double step_of(const std::vector<RecordValue>& values) {
+  for (const RecordValue& value : values)
     if (value.name == "step" && value.kind == JsonMember::Kind::Number)
       return std::strtod(value.text.c_str(), nullptr);
   return std::nan("");
@@ -66,9 +66,9 @@ class CsvSource {
 
   void add_columns(CsvColumns& columns) const {
     find_lines([&](std::uint64_t, std::string_view line) {
-      const std::vector<MetricValue> values = metric_values(line);
+      const std::vector<RecordValue> values = record_values(line);
       if (!std::isfinite(step_of(values))) return;
-      for (const MetricValue& value : values) columns.add(value.name);
+      for (const RecordValue& value : values) columns.add(value.name);
     });
   }
 
@@ -77,7 +77,7 @@ class CsvSource {
     std::string line;
     for (const Row& row : newest_rows()) {
       file_.read(row.offset, row.bytes, line);
-      if (const auto values = metric_values(line); !values.empty()) use(values);
+      if (const auto values = record_values(line); !values.empty()) use(values);
     }
   }
 
@@ -92,7 +92,7 @@ class CsvSource {
   std::vector<Row> newest_rows() const {
     std::vector<Row> rows;
     find_lines([&](std::uint64_t offset, std::string_view line) {
-      const double step = step_of(metric_values(line));
+      const double step = step_of(record_values(line));
       if (!std::isfinite(step)) return;
       while (!rows.empty() && rows.back().step >= step) rows.pop_back();
       rows.push_back({step, offset, static_cast<std::uint32_t>(line.size())});
@@ -163,10 +163,10 @@ void write_csv(const std::vector<CsvRun>& runs,
   for (const std::string& name : columns.names()) cells.push_back(csv_text(name));
   output.row(cells);
   for (const CsvRun& run : runs)
-    CsvSource(run.metrics).visit([&](const std::vector<MetricValue>& values) {
+    CsvSource(run.metrics).visit([&](const std::vector<RecordValue>& values) {
       cells.assign(columns.names().size() + first, "");
       if (first > 0) cells[0] = csv_text(run.name);
-      for (const MetricValue& value : values)
+      for (const RecordValue& value : values)
         if (const auto column = columns.find(value.name)) cells[first + *column] = cell_of(value);
       output.row(cells);
     });

@@ -15,7 +15,7 @@ std::string decoded(std::string_view text) {
   return json.is_string() ? json.get<std::string>() : std::string(text);
 }
 
-MetricValue value_of(std::string name, const RecordJson& json) {
+RecordValue value_of(std::string name, const RecordJson& json) {
   if (json.is_null()) return {std::move(name), Kind::Null, ""};
   if (json.is_string()) return {std::move(name), Kind::Text, json.get<std::string>()};
   if (json.is_number()) return {std::move(name), Kind::Number, json.dump()};
@@ -26,7 +26,7 @@ RecordJson member_of(const RecordJson& json, const char* key) {
   return json.is_object() && json.contains(key) ? json[key] : RecordJson();
 }
 
-void add_tasks(const RecordJson& tasks, std::vector<MetricValue>& values) {
+void add_tasks(const RecordJson& tasks, std::vector<RecordValue>& values) {
   for (const RecordJson& one : tasks) {
     const RecordJson task = member_of(one, "task"), metric = member_of(one, "metric");
     if (!task.is_string() || !metric.is_string()) continue;
@@ -37,7 +37,7 @@ void add_tasks(const RecordJson& tasks, std::vector<MetricValue>& values) {
   }
 }
 
-void add_nested(const std::string& name, const RecordJson& json, std::vector<MetricValue>& values) {
+void add_nested(const std::string& name, const RecordJson& json, std::vector<RecordValue>& values) {
   if (name == "eval" && json.is_array()) return add_tasks(json, values);
   if (!json.is_object()) return values.push_back(value_of(name, json));
   for (const auto& [key, inner] : json.items()) add_nested(name + "." + key, inner, values);
@@ -45,8 +45,8 @@ void add_nested(const std::string& name, const RecordJson& json, std::vector<Met
 
 }  // namespace
 
-std::vector<MetricValue> metric_values(std::string_view line) {
-  std::vector<MetricValue> values;
+std::vector<RecordValue> record_values(std::string_view line) {
+  std::vector<RecordValue> values;
   JsonMembers members(line);
   for (JsonMember member; members.next(member);) {
     std::string name = decoded(member.key);
