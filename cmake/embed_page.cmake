@@ -1,7 +1,28 @@
-# Writes OUTPUT: the file PAGE as page_html() of serve/http/page.h. Compilers limit the length of a literal, so it becomes several.
+# Writes OUTPUT: the file PAGE as FUNCTION() of HEADER. The lines <!-- styles --> and <!-- scripts --> in it become the *.css and
+# *.js beside it, in alphabetical order. Compilers limit the length of a literal, so the page becomes several.
+function(joined_files result directory pattern begin end)
+  file(GLOB files ${directory}/${pattern})
+  list(SORT files)
+  set(text "")
+  foreach(file ${files})
+    file(READ ${file} content)
+    string(APPEND text "${content}")
+  endforeach()
+  if(text)
+    set(text "${begin}\n${text}${end}")
+  endif()
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
+get_filename_component(directory ${PAGE} DIRECTORY)
+joined_files(styles ${directory} *.css "<style nonce=\"NONCE\">" "</style>")
+joined_files(scripts ${directory} *.js "<script nonce=\"NONCE\">" "</script>")
 file(READ ${PAGE} content)
-set(text "// Generated from ${PAGE}.\n#include \"serve/http/page.h\"\n\nnamespace kintsugi {\n\n")
-string(APPEND text "std::string_view page_html() {\n  static constexpr char kPage[] =\n")
+string(REPLACE "<!-- styles -->" "${styles}" content "${content}")
+string(REPLACE "<!-- scripts -->" "${scripts}" content "${content}")
+
+set(text "// Generated from ${PAGE}.\n#include \"${HEADER}\"\n\nnamespace kintsugi {\n\n")
+string(APPEND text "std::string_view ${FUNCTION}() {\n  static constexpr char kPage[] =\n")
 string(LENGTH "${content}" length)
 set(at 0)
 while(at LESS length)

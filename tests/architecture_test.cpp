@@ -21,8 +21,8 @@ using Folders = std::set<std::string>;
 const fs::path kSource = fs::path(source_directory()) / "src";
 
 // core <- tensor <- {backend, comm} <- model <- parallel <- optim <- train <- cli. data, energy and
-// report are leaves; plan stands on model and parallel; eval on serve, and train on eval; launch on
-// plan and train. Each may include itself and these:
+// http are leaves; report stands on energy and http; plan stands on model and parallel; eval on
+// serve, and train on eval; launch on plan and train. Each may include itself and these:
 const std::map<std::string, Folders> kBelow = {
     {"core", {}},
     {"tensor", {"core"}},
@@ -33,10 +33,11 @@ const std::map<std::string, Folders> kBelow = {
     {"optim", {"core", "tensor", "backend", "comm", "model", "parallel"}},
     {"data", {"core", "tensor"}},
     {"energy", {"core", "tensor"}},
-    {"report", {"core", "tensor", "energy"}},
+    {"http", {"core"}},
+    {"report", {"core", "tensor", "energy", "http"}},
     {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "energy"}},
     {"serve",
-     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "report"}},
+     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "http", "report"}},
     {"eval", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "serve"}},
     {"launch",
      {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
@@ -130,6 +131,8 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"model/stage.cpp", "comm/nccl/communicator.h"},
            {"optim/optimizer.cpp", "train/config/config.h"},
            {"data/sampling/blend.cpp", "model/config.h"},
+           {"http/listener.cpp", "report/goodput.h"},
+           {"report/dashboard/dashboard_service.cpp", "serve/http/service.h"},
            {"serve/inference_model.cpp", "train/checkpoint/checkpoint.h"},
            {"train/trainer.cpp", "backend/cpu/cpu_backend.h"},
            {"train/trainer.cpp", "cli/backends.h"},

@@ -4,8 +4,9 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "comm/local_communicator.h"
-#include "serve/http/http_server.h"
-#include "serve/http/listener.h"
+#include "http/http_server.h"
+#include "http/listener.h"
+#include "serve/http/service.h"
 #include "support/browser.h"
 #include "support/served_model.h"
 #include "support/temporary_directory.h"

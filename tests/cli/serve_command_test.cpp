@@ -1,6 +1,6 @@
 // kintsugi serve, as a user starts and ends it.
-#include "serve/http/http_server.h"
-#include "serve/http/listener.h"
+#include "http/http_server.h"
+#include "http/listener.h"
 #include "support/program_test.h"
 #include "support/served_model.h"
 

@@ -6,7 +6,7 @@
 #include "eval/score_rules.h"
 #include "eval/scoring.h"
 #include "eval/task.h"
-#include "serve/http/http_message.h"
+#include "http/http_message.h"
 #include "serve/http/request_bodies.h"
 #include "support/formula_model.h"
 #include "support/parser_lists.h"

@@ -1,6 +1,4 @@
-#include <signal.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -14,9 +12,11 @@
 #include "cli/engine.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
+#include "cli/shutdown_signals.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "serve/http/http_server.h"
+#include "http/http_server.h"
+#include "serve/http/service.h"
 
 namespace kintsugi {
 namespace {
@@ -27,35 +27,6 @@ struct ServeArguments {
   ServiceOptions service;
   HttpServerOptions server;
   double shutdown_timeout_s = 60;
-};
-
-volatile sig_atomic_t serve_signals = 0;
-
-void count_signal(int signal) {
-  if (serve_signals > 0) _exit(128 + signal);
-  serve_signals = 1;
-}
-
-// While it exists, the first SIGINT or SIGTERM is only noted, and the second ends the process.
-class ShutdownSignals {
- public:
-  ShutdownSignals() {
-    serve_signals = 0;
-    struct sigaction action {};
-    action.sa_handler = count_signal;
-    sigemptyset(&action.sa_mask);
-    ::sigaction(SIGINT, &action, &interrupt_);
-    ::sigaction(SIGTERM, &action, &terminate_);
-  }
-  ~ShutdownSignals() {
-    ::sigaction(SIGINT, &interrupt_, nullptr);
-    ::sigaction(SIGTERM, &terminate_, nullptr);
-  }
-  static bool received() { return serve_signals > 0; }
-
- private:
-  struct sigaction interrupt_ {
-  }, terminate_{};
 };
 
 // The directory's name, also of "." and "runs/demo/".

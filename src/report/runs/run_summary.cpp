@@ -22,6 +22,8 @@ using SummaryJson = nlohmann::ordered_json;
 constexpr std::size_t kMostSmallFile = 1 << 20, kMostLayout = 16 << 20;  // bytes
 constexpr std::size_t kMetricsTail = 16 << 10;
 constexpr std::size_t kMostText = 2000;  // of a message
+constexpr std::array<std::string_view, 5> kStates = {"running", "finished", "stopped", "diverged",
+                                                     "failed"};
 // Without a sign of life for this time, and for this many steps.
 constexpr double kStalledAfter_s = 300, kStalledSteps = 20;
 constexpr double kLostAfter_s = 3600, kLostSteps = 100;
@@ -248,7 +250,8 @@ void SummaryReader::read_energy() {
 
 void SummaryReader::judge(const Surroundings& machine) {
   RunSummary& s = summary_;
-  s.state = claimed_state_.empty() ? "unknown" : claimed_state_;
+  const bool known = std::find(kStates.begin(), kStates.end(), claimed_state_) != kStates.end();
+  s.state = known ? claimed_state_ : "unknown";
   s.reason = claimed_reason_;
   s.eta_s = claimed_eta_s_;
   s.stalled = false;

@@ -8,7 +8,7 @@ void SeriesCache::with(const std::filesystem::path& run,
                        const std::function<void(const StepSeries&)>& use) {
   const std::lock_guard lock(mutex_);
   const auto found =
-      entries_.try_emplace(run, Entry{StepSeries(run / "metrics.jsonl", most_bytes_)}).first;
+      entries_.try_emplace(run, Entry{StepSeries(run / "metrics.jsonl", most_bytes_ / 3)}).first;
   found->second.used = ++calls_;
   found->second.series.update();
   while (entries_.size() > 1 && all_bytes() > most_bytes_)

@@ -12,11 +12,12 @@
 namespace kintsugi {
 
 // The series of the runs that are looked at, within a limit of memory: those that were not used for
-// the longest time are dropped, and read again when they are needed. Thread-safe; one thread reads
-// at a time, so that the limit holds.
+// the longest time are dropped, and read again when they are needed. A series takes at most a
+// third. Thread-safe; one thread reads at a time, so that the limit holds.
 class SeriesCache {
  public:
-  explicit SeriesCache(std::size_t most_bytes = StepSeries::kMostBytes) : most_bytes_(most_bytes) {}
+  static constexpr std::size_t kMostBytes = 3 * StepSeries::kMostBytes;
+  explicit SeriesCache(std::size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
   // Reads what is new in RUN/metrics.jsonl and calls `use`.
   void with(const std::filesystem::path& run, const std::function<void(const StepSeries&)>& use);

@@ -70,19 +70,43 @@ std::string series_json(const StepSeries& series, const std::vector<std::string>
   return text + "}}";
 }
 
+namespace {
+
+// The means of the values in groups of rows, at the step of the last row of each group.
+SeriesPoints grouped_points(const StepSeries& series, const std::string& key, std::size_t first_row,
+                            std::size_t group) {
+  SeriesPoints points;
+  for (std::size_t row = first_row; row < series.rows();) {
+    double sum = 0;
+    std::size_t count = 0;
+    bool any = false;
+    const std::size_t end = std::min(row + group, series.rows());
+    for (; row < end; ++row) {
+      const float value = series.value(key, row);
+      any = any || !std::isnan(value);
+      if (!std::isfinite(value)) continue;
+      sum += static_cast<double>(value);
+      ++count;
+    }
+    if (!any) continue;
+    points.x.push_back(series.step(end - 1));
+    points.y.push_back(count > 0 ? static_cast<float>(sum / static_cast<double>(count))
+                                 : std::numeric_limits<float>::infinity());
+  }
+  return points;
+}
+
+}  // namespace
+
 std::string new_rows_json(const StepSeries& series, const std::string& id, std::size_t first_row,
                           std::size_t most) {
   std::string text = fmt::format("{{\"id\":{},\"keys\":{{", compact_json(id));
   const std::size_t rows = series.rows() - std::min(first_row, series.rows());
-  if (rows > 0)
-    for (const std::string& key : series.keys()) {
-      SeriesPoints points =
-          series.points(key, {.from = series.step(first_row), .max_points = most});
-      points.low.clear();
-      if (!points.x.empty()) append_curve(text, key, points);
-    }
-  // The last row of each group is one of the list.
   const std::size_t group = std::max<std::size_t>(1, (rows + most - 1) / most);
+  for (const std::string& key : series.keys())
+    if (const SeriesPoints points = grouped_points(series, key, first_row, group);
+        !points.x.empty())
+      append_curve(text, key, points);
   std::vector<double> steps, tokens, hours;
   for (std::size_t row = first_row; row < series.rows();) {
     row = std::min(row + group, series.rows());

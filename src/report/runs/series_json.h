@@ -13,7 +13,8 @@ std::string series_json(const StepSeries& series, const std::vector<std::string>
                         const PointRange& range);
 
 // The rows from `first_row` on for a live view, at most `most` of each key: {"id", "keys": {"loss":
-// {"x", "y"}}, "steps", "tokens", "hours", "rows"}. The three lists belong together.
+// {"x", "y"}}, "steps", "tokens", "hours", "rows"}. Neighbouring rows
+// are averaged where there are more; x is the step of the last of them, and all x are in "steps".
 std::string new_rows_json(const StepSeries& series, const std::string& id, std::size_t first_row,
                           std::size_t most);
 

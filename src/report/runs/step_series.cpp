@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kChunk = 1 << 20, kMostLine = 4 << 20;  // bytes
 constexpr std::uint64_t kMostFile = 64ull << 30;
 constexpr std::size_t kMostKeys = 2048;  // more are left out
-constexpr std::size_t kFingerprint = 64;
+constexpr std::size_t kFingerprint = 64, kFirstLine = 64 << 10;
 constexpr double kLargestStep = 1e15, kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr float kNotFinite = std::numeric_limits<float>::infinity();
 constexpr std::size_t kMostRows = 1u << 31;
@@ -40,6 +40,12 @@ StepSeries::StepSeries(std::filesystem::path file, std::size_t most_bytes)
   reset();
 }
 
+StepSeries StepSeries::of_tail(std::filesystem::path file, std::uint64_t tail_bytes) {
+  StepSeries series(std::move(file), 4 * tail_bytes);
+  series.tail_bytes_ = tail_bytes;
+  return series;
+}
+
 void StepSeries::reset() {
   offset_ = 0;
   last_bytes_.clear();
@@ -55,6 +61,7 @@ void StepSeries::reset() {
   merged_rows_ = 0;
   last_time_ = kUnknown;
   last_hours_ = kUnknown;
+  knows_hours_ = true;
   for (const auto& [key, role] : {std::pair{"step", Role::Step},
                                   {"tokens", Role::Tokens},
                                   {"time_s", Role::Time},
@@ -101,7 +108,25 @@ bool StepSeries::is_same_file(const RunFile& file) const {
   return bytes == last_bytes_;
 }
 
+// Hours count from the first record, so its time is needed.
+void StepSeries::skip_to_tail(const RunFile& file) {
+  std::string text;
+  file.read(0, kFirstLine, text);
+  bytes_read_ += text.size();
+  line_.clear();
+  line_time_ = kUnknown;
+  last_slot_ = 0;
+  scan(std::string_view(text).substr(0, text.find('\n')));
+  last_time_ = line_time_;
+  last_hours_ = 0;
+  knows_hours_ = !std::isnan(line_time_);
+  offset_ = file.stamp().size - tail_bytes_;
+  skipping_ = true;  // the line that begins before
+  --damaged_;        // is none
+}
+
 void StepSeries::read_from(const RunFile& file) {
+  if (offset_ == 0 && tail_bytes_ > 0 && file.stamp().size > tail_bytes_) skip_to_tail(file);
   const std::uint64_t size = file.stamp().size, begin = offset_;
   const std::int64_t lines_before = records_;
   std::string chunk;
@@ -242,7 +267,7 @@ void StepSeries::add_time() {
   else
     last_hours_ += spent;
   last_time_ = line_time_;
-  push_tight(hours_, last_hours_, expected_rows_);
+  push_tight(hours_, knows_hours_ ? last_hours_ : kUnknown, expected_rows_);
 }
 
 void StepSeries::add_value(std::size_t slot, float value) {

@@ -40,10 +40,13 @@ struct PointRange {
 // "straggler.ratio", and "j_per_token".
 class StepSeries {
  public:
-  static constexpr std::size_t kMostBytes = 256 << 20;
+  static constexpr std::size_t kMostBytes = 128 << 20;
 
   // Of more rows than fit into `most_bytes`, the means of n neighbours each are kept.
   explicit StepSeries(std::filesystem::path file, std::size_t most_bytes = kMostBytes);
+  // Begins within the last `tail_bytes` of the file, for what follows new records only. Hours are
+  // unknown (NaN) if the first record has no time_s.
+  static StepSeries of_tail(std::filesystem::path file, std::uint64_t tail_bytes);
 
   enum class Change : std::uint8_t { None, Grown, Replaced };
   // Reads what has been added. Replaced: the file is another one or is shorter, and was read anew.
@@ -95,6 +98,7 @@ class StepSeries {
 
   void reset();
   bool is_same_file(const RunFile& file) const;
+  void skip_to_tail(const RunFile& file);
   void read_from(const RunFile& file);
   void take_lines(std::string_view text);
   void take_line(std::string_view line);
@@ -117,6 +121,7 @@ class StepSeries {
 
   std::filesystem::path path_;
   std::size_t most_bytes_;
+  std::uint64_t tail_bytes_ = 0;  // 0: the whole file
   std::string problem_;
 
   // What was read.
@@ -143,6 +148,7 @@ class StepSeries {
 
   // Of the last record, dropped or not: wall time goes on through repeated steps.
   double last_time_ = 0, last_hours_ = 0;
+  bool knows_hours_ = true;
 };
 
 }  // namespace kintsugi

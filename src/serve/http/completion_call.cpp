@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "serve/http/http_message.h"
+#include "http/http_message.h"
 #include "serve/http/text_calls.h"
 
 namespace kintsugi {

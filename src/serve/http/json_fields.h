@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/http/http_message.h"
+#include "http/http_message.h"
 
 namespace kintsugi {
 

@@ -4,7 +4,7 @@
 #include <deque>
 #include <mutex>
 
-#include "serve/http/http_message.h"
+#include "http/http_message.h"
 
 namespace kintsugi {
 namespace {

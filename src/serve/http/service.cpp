@@ -4,39 +4,28 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "core/log.h"
+#include "http/page_reply.h"
 #include "serve/http/exchange.h"
 #include "serve/http/page.h"
 
 namespace kintsugi {
 namespace {
 
-const std::vector<std::pair<const char*, const char*>> kRoutes = {{"GET", "/"},
-                                                                  {"GET", "/health"},
-                                                                  {"GET", "/metrics"},
-                                                                  {"GET", "/v1/models"},
-                                                                  {"GET", "/tokenizer_info"},
-                                                                  {"POST", "/tokenize"},
-                                                                  {"POST", "/detokenize"},
-                                                                  {"POST", "/v1/completions"},
-                                                                  {"POST", "/v1/chat/completions"}};
-
-// The time does not depend on where they differ.
-bool same_secret(std::string_view given, std::string_view secret) {
-  unsigned difference = given.size() == secret.size() ? 0 : 1;
-  for (std::size_t i = 0; i < given.size(); ++i)
-    difference |= static_cast<unsigned char>(given[i] ^ secret[i % secret.size()]);
-  return difference == 0;
-}
-
-// Without the port, in lower case.
-std::string host_name(std::string_view host) {
-  const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
-  std::string name(host.substr(0, host.starts_with('[') && end != host.npos ? end + 1 : end));
-  for (char& c : name)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return name;
+// The page has no secrets, and a load balancer reads the health.
+HttpAccess access_of(const ServiceOptions& options) {
+  return {.routes = {{"GET", "/", true},
+                     {"GET", "/health", true},
+                     {"GET", "/metrics"},
+                     {"GET", "/v1/models"},
+                     {"GET", "/tokenizer_info"},
+                     {"POST", "/tokenize"},
+                     {"POST", "/detokenize"},
+                     {"POST", "/v1/completions"},
+                     {"POST", "/v1/chat/completions"}},
+          .key = options.api_key,
+          .cors_origin = options.cors_origin,
+          .cors_remedy = "; --cors allows it"};
 }
 
 OrderedJson text_or_null(const std::string& text) {
@@ -47,7 +36,8 @@ OrderedJson text_or_null(const std::string& text) {
 
 HttpService::HttpService(InferenceEngine& engine, std::unique_ptr<Tokenizer> tokenizer,
                          PromptSettings settings, ServiceOptions options)
-    : options_(std::move(options)),
+    : HttpHandler(access_of(options)),
+      options_(std::move(options)),
       engine_options_(engine.options()),
       config_(engine.config()),
       tokenizer_(std::move(tokenizer)),
@@ -65,24 +55,12 @@ HttpService::HttpService(InferenceEngine& engine, std::unique_ptr<Tokenizer> tok
 HttpService::~HttpService() = default;
 
 HttpReply HttpService::handle(const HttpRequest& request, std::function<bool()> gone) {
-  const auto known = [&](const auto& route) { return request.path == route.second; };
-  const std::string name =
-      std::any_of(kRoutes.begin(), kRoutes.end(), known) ? request.path : "other";
+  const std::string name = has_route(request.path) ? request.path : "other";
   const auto limit = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(options_.request_timeout_s));
   Exchange exchange{
-      .gone = std::move(gone), .deadline = Clock::now() + limit, .aborting = aborting_};
-  HttpReply reply;
-  try {
-    reply = route(request, exchange);
-  } catch (const HttpError& error) {
-    reply = error_reply(error);
-  } catch (const UserError& error) {
-    reply = error_reply(HttpError(400, "invalid_request", error.what()));
-  } catch (const std::exception& error) {
-    log_warning("{} {}: {}", request.method, name, error.what());
-    reply = error_reply(HttpError(500, "internal_error", error.what()));
-  }
+      .gone = std::move(gone), .deadline = Clock::now() + limit, .aborting = aborting()};
+  HttpReply reply = reply_to(request, [&] { return route(request, exchange); });
   if (!options_.cors_origin.empty())
     reply.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
   if (!reply.stream) {
@@ -97,66 +75,14 @@ HttpReply HttpService::handle(const HttpRequest& request, std::function<bool()> 
   return reply;
 }
 
-bool HttpService::serves_host(const std::string& host) const {
-  if (!local_host_ || host.empty()) return true;  // browsers always send one
-  const std::string name = host_name(host);
-  const bool six = local_host_->find(':') != local_host_->npos;
-  return name == "localhost" || name == "[::1]" ||
-         name == host_name(six ? "[" + *local_host_ + "]" : *local_host_) ||
-         (name.starts_with("127.") && name.find_first_not_of("0123456789.") == name.npos);
-}
-
-void HttpService::check_client(const HttpRequest& request) const {
-  if (!serves_host(request.host))
-    throw HttpError(403, "forbidden_host",
-                    fmt::format("requests for the host {} are refused: this server is for its own "
-                                "machine; ask for 127.0.0.1, or listen elsewhere with --host",
-                                printable(request.host)));
-  // A web page of another site must not use a server that only this machine reaches.
-  const bool same_site = request.origin.empty() || request.origin == "http://" + request.host ||
-                         request.origin == "https://" + request.host ||
-                         options_.cors_origin == "*" || options_.cors_origin == request.origin;
-  if (!same_site)
-    throw HttpError(403, "forbidden_origin",
-                    fmt::format("pages of {} may not use this server; --cors allows it",
-                                printable(request.origin)));
-  // A page that has no secrets, and what a load balancer reads.
-  if (options_.api_key.empty() || request.path == "/health" || request.path == "/") return;
-  const std::string_view scheme = "Bearer ";
-  const std::string_view given = request.authorization;
-  if (!given.starts_with(scheme) || !same_secret(given.substr(scheme.size()), options_.api_key))
-    throw HttpError(401, "invalid_api_key",
-                    "a valid API key is required: send the header Authorization: Bearer KEY");
-}
-
-std::optional<HttpReply> HttpService::refusal(const HttpRequest& request) const {
-  try {
-    const auto same_path = [&](const auto& route) { return request.path == route.second; };
-    const auto found = std::find_if(kRoutes.begin(), kRoutes.end(), same_path);
-    if (found == kRoutes.end())
-      throw HttpError(404, "not_found", fmt::format("there is no {}", printable(request.path)));
-    if (request.method == "OPTIONS" && !options_.cors_origin.empty()) return {};
-    check_client(request);
-    const std::string needed = found->first;
-    if (request.method == needed || (request.method == "HEAD" && needed == "GET")) return {};
-    HttpReply reply = error_reply(
-        HttpError(405, "method_not_allowed", fmt::format("{} needs {}", request.path, needed)));
-    reply.headers.emplace_back("Allow", needed);
-    return reply;
-  } catch (const HttpError& error) {
-    return error_reply(error);
-  }
-}
-
 HttpReply HttpService::route(const HttpRequest& request, Exchange& exchange) {
-  if (auto refused = refusal(request)) return std::move(*refused);
   const std::string& path = request.path;
   if (request.method == "OPTIONS")
     return {.status = 204,
             .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                         {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
                         {"Access-Control-Max-Age", "600"}}};
-  if (path == "/") return page_reply();
+  if (path == "/") return page_reply(serve_page_html());
   if (path == "/health") return health();
   if (path == "/metrics") return metrics();
   if (path == "/v1/models") return models();
@@ -169,17 +95,17 @@ HttpReply HttpService::route(const HttpRequest& request, Exchange& exchange) {
 
 HttpReply HttpService::health() const {
   const bool failed = engine_.failure().has_value();
-  HttpReply reply = json_reply({{"status", failed      ? "failed"
-                                           : draining_ ? "shutting down"
-                                                       : "ok"}});
-  if (failed || draining_) reply.status = 503;
+  HttpReply reply = json_reply({{"status", failed       ? "failed"
+                                           : draining() ? "shutting down"
+                                                        : "ok"}});
+  if (failed || draining()) reply.status = 503;
   return reply;
 }
 
 HttpReply HttpService::metrics() const {
   return {
       .body = metrics_.text(engine_.counters(), {.sequences = slots_->used(),
-                                                 .connections = connections_(),
+                                                 .connections = connections(),
                                                  .max_sequences = engine_options_.max_sequences}),
       .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }

@@ -49,7 +49,7 @@ CallModel HttpService::call_model() const {
 }
 
 void HttpService::check_work(const TextParameters& parameters) const {
-  if (draining_) throw HttpError(503, "shutting_down", "the server is shutting down");
+  if (draining()) throw HttpError(503, "shutting_down", "the server is shutting down");
   if (!parameters.model.empty() && parameters.model != options_.name)
     throw HttpError(404, "model_not_found",
                     fmt::format("model: '{}' is not served here; this server has '{}'",

@@ -1,4 +1,4 @@
-#include "serve/http/http_server.h"
+#include "http/http_server.h"
 
 #include <httplib.h>
 #include <strings.h>
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "core/log.h"
-#include "serve/http/listener.h"
+#include "http/listener.h"
 
 namespace kintsugi {
 namespace {
@@ -63,7 +63,8 @@ HttpRequest plain_request(const httplib::Request& request) {
           .path = request.path,
           .authorization = request.get_header_value("Authorization"),
           .origin = request.get_header_value("Origin"),
-          .host = request.get_header_value("Host")};
+          .host = request.get_header_value("Host"),
+          .query = {request.params.begin(), request.params.end()}};
 }
 
 void send_reply(HttpReply reply, httplib::Response& response) {
@@ -81,7 +82,7 @@ void send_reply(HttpReply reply, httplib::Response& response) {
 // Parses requests and writes replies; sockets and routes are not its own.
 class HttpProtocol : public httplib::Server {
  public:
-  HttpProtocol(HttpService& service, int listening, std::size_t max_body)
+  HttpProtocol(HttpHandler& service, int listening, std::size_t max_body)
       : service_(service), max_body_(max_body) {
     svr_sock_ = listening;  // without one it does not write streams
     set_payload_max_length(max_body);
@@ -141,6 +142,9 @@ class HttpProtocol : public httplib::Server {
     log_warning("{} {}: {}", printable(request.method), printable(request.path), reason);
     return {500, "internal_error", reason};
   }
+  static std::function<bool()> client_has_left() {
+    return [connection = current_connection] { return connection->gone(); };
+  }
   static bool has_body(const httplib::Request& request) {
     return request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
   }
@@ -175,7 +179,7 @@ class HttpProtocol : public httplib::Server {
     if (wrong && !refused)
       send_reply(error_reply(*wrong), response);
     else
-      send_reply(service_.handle(plain, [] { return false; }), response);
+      send_reply(service_.handle(plain, client_has_left()), response);
     return true;
   }
   HttpError too_large() const {
@@ -193,10 +197,7 @@ class HttpProtocol : public httplib::Server {
       if (fits) plain.body.append(data, size);
       return fits;
     });
-    if (complete)
-      return send_reply(
-          service_.handle(plain, [connection = current_connection] { return connection->gone(); }),
-          response);
+    if (complete) return send_reply(service_.handle(plain, client_has_left()), response);
     current_connection->set_closing();
     send_reply(error_reply(!fits ? too_large()
                            : current_connection->timed_out()
@@ -205,7 +206,7 @@ class HttpProtocol : public httplib::Server {
                response);
   }
 
-  HttpService& service_;
+  HttpHandler& service_;
   std::size_t max_body_;
   std::atomic<std::int64_t> busy_ = 0;
 };
@@ -215,7 +216,7 @@ class HttpProtocol : public httplib::Server {
 bool http_server_is_built() { return true; }
 
 struct HttpServer::State {
-  State(HttpService& given, const HttpServerOptions& given_options)
+  State(HttpHandler& given, const HttpServerOptions& given_options)
       : service(given),
         options(given_options),
         listener(given_options.host, given_options.port),
@@ -257,7 +258,7 @@ struct HttpServer::State {
     changed.notify_all();  // under the lock: this object may be gone after it
   }
 
-  HttpService& service;
+  HttpHandler& service;
   HttpServerOptions options;
   Listener listener;
   HttpProtocol protocol;
@@ -268,7 +269,7 @@ struct HttpServer::State {
   std::thread accepting;
 };
 
-HttpServer::HttpServer(HttpService& service, const HttpServerOptions& options)
+HttpServer::HttpServer(HttpHandler& service, const HttpServerOptions& options)
     : state_(std::make_unique<State>(service, options)) {
   service.set_connections([state = state_.get()] { return state->connections.load(); });
   if (is_local()) service.set_local_host(options.host);

@@ -1,5 +1,5 @@
 // The server over real sockets: limits, clients that leave or are slow, and shutting down.
-#include "serve/http/http_server.h"
+#include "http/http_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 #include "backend/cpu/cpu_backend.h"
 #include "comm/local_communicator.h"
 #include "core/error.h"
-#include "serve/http/listener.h"
+#include "http/listener.h"
+#include "serve/http/service.h"
 #include "support/http_client.h"
 #include "support/mutated_bytes.h"
 #include "support/serve_load.h"

@@ -1,5 +1,5 @@
 #include "core/error.h"
-#include "serve/http/http_server.h"
+#include "http/http_server.h"
 
 namespace kintsugi {
 
@@ -7,9 +7,10 @@ bool http_server_is_built() { return false; }
 
 struct HttpServer::State {};
 
-HttpServer::HttpServer(HttpService&, const HttpServerOptions&) {
+HttpServer::HttpServer(HttpHandler&, const HttpServerOptions&) {
   user_error(
-      "this program was built without cpp-httplib 0.11, which kintsugi serve needs; install it "
+      "this program was built without cpp-httplib 0.11, which kintsugi serve and kintsugi "
+      "dashboard need; install it "
       "(Debian: libcpp-httplib-dev) and build again");
 }
 HttpServer::~HttpServer() = default;

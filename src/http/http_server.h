@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "serve/http/connection.h"
-#include "serve/http/service.h"
+#include "http/connection.h"
+#include "http/http_handler.h"
 
 namespace kintsugi {
 
@@ -23,7 +23,7 @@ bool http_server_is_built();
 class HttpServer {
  public:
   // Listens from now on. UserError if it cannot.
-  HttpServer(HttpService& service, const HttpServerOptions& options);
+  HttpServer(HttpHandler& service, const HttpServerOptions& options);
   ~HttpServer();  // as shutdown(0)
 
   int port() const;

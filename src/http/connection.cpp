@@ -1,4 +1,4 @@
-#include "serve/http/connection.h"
+#include "http/connection.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -12,7 +13,10 @@ namespace kintsugi {
 // A request and its reply, apart from the socket.
 struct HttpRequest {
   std::string method, path, body = {};
-  std::string authorization = {}, origin = {}, host = {};  // headers
+  std::string authorization = {}, origin = {}, host = {};             // headers
+  std::vector<std::pair<std::string, std::string>> query = {};        // decoded
+  std::optional<std::string> parameter(std::string_view name) const;  // the first of the query
+  std::vector<std::string> parameters(std::string_view name) const;   // all of them
 };
 
 struct HttpReply {

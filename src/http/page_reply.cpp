@@ -1,4 +1,4 @@
-#include "serve/http/page.h"
+#include "http/page_reply.h"
 
 #include <fmt/format.h>
 
@@ -6,12 +6,12 @@
 
 namespace kintsugi {
 
-HttpReply page_reply() {
-  // Scripts and styles run only with this number, so that no text of a model can bring its own.
+HttpReply page_reply(std::string_view html) {
+  // Scripts and styles run only with this number, so that no text in the page can bring its own.
   std::random_device device;
   const std::string nonce =
       fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
-  std::string page(page_html());
+  std::string page(html);
   const std::string_view mark = "NONCE";
   for (std::size_t at = page.find(mark); at != page.npos; at = page.find(mark, at + nonce.size()))
     page.replace(at, mark.size(), nonce);

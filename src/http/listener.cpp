@@ -1,4 +1,4 @@
-#include "serve/http/listener.h"
+#include "http/listener.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

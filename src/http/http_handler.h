@@ -1,0 +1,74 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "http/http_message.h"
+
+namespace kintsugi {
+
+struct HttpRoute {
+  const char* method;
+  const char* path;
+  bool is_public = false;  // needs no key
+};
+
+// Who may ask a service for what.
+struct HttpAccess {
+  std::vector<HttpRoute> routes = {};
+  std::string key = {};  // empty: none is needed
+  // A query may have the key, as token=KEY, for clients that cannot send headers.
+  bool key_in_query = false;
+  std::string cors_origin = {};  // other sites whose pages may use the service; empty: none
+  HttpError wrong_key{401, "invalid_api_key",
+                      "a valid API key is required: send the header Authorization: Bearer KEY"};
+  std::string cors_remedy = {};  // ends the message to pages of other sites
+};
+
+// A service that answers HTTP requests, apart from sockets. Thread-safe.
+class HttpHandler {
+ public:
+  explicit HttpHandler(HttpAccess access) : access_(std::move(access)) {}
+  virtual ~HttpHandler() = default;
+  HttpHandler(const HttpHandler&) = delete;
+  HttpHandler& operator=(const HttpHandler&) = delete;
+
+  // Never throws. `gone` says whether the client has left; it is called now and then while the
+  // reply is computed, also by the stream of the reply.
+  virtual HttpReply handle(const HttpRequest& request, std::function<bool()> gone) = 0;
+
+  // The reply to a request that can be refused without its body: wrong path, method, key or site.
+  std::optional<HttpReply> refusal(const HttpRequest& request) const;
+
+  void drain() { draining_ = true; }  // refuse new work; what runs goes on
+  void abort() { aborting_ = true; }  // end what runs, with an error
+  bool draining() const { return draining_; }
+  // The server listens on this name or address of the machine itself: refuse requests for other
+  // hosts. Otherwise a web page could have its own name resolved to this machine.
+  void set_local_host(std::string host) { local_host_ = std::move(host); }
+  void set_connections(std::function<std::int64_t()> count) { connections_ = std::move(count); }
+
+ protected:
+  // The refusal, or what `route` returns; exceptions become error replies.
+  HttpReply reply_to(const HttpRequest& request, const std::function<HttpReply()>& route) const;
+  bool has_route(const std::string& path) const;
+  const HttpAccess& access() const { return access_; }
+  const std::atomic<bool>& aborting() const { return aborting_; }
+  std::int64_t connections() const { return connections_(); }
+
+ private:
+  void check_client(const HttpRequest& request, const HttpRoute& route) const;
+  bool serves_host(const std::string& host) const;
+  bool has_key(const HttpRequest& request) const;
+
+  HttpAccess access_;
+  std::function<std::int64_t()> connections_ = [] { return 0; };
+  std::optional<std::string> local_host_;
+  std::atomic<bool> draining_ = false, aborting_ = false;
+};
+
+}  // namespace kintsugi
