@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -63,6 +65,28 @@ class Browser {
   void type(const std::string& id, const std::string& text) {
     call("/element/" + element(id) + "/value", {{"text", text}});
   }
+  // Presses the button at one point of the window, moves and releases it, in CSS pixels.
+  void drag(int from_x, int from_y, int to_x, int to_y) {
+    const auto move = [](int x, int y) {
+      return nlohmann::json{{"type", "pointerMove"}, {"duration", 50}, {"x", x}, {"y", y}};
+    };
+    const nlohmann::json steps = {move(from_x, from_y),
+                                  {{"type", "pointerDown"}, {"button", 0}},
+                                  move((from_x + to_x) / 2, (from_y + to_y) / 2),
+                                  move(to_x, to_y),
+                                  {{"type", "pointerUp"}, {"button", 0}}};
+    const nlohmann::json mouse = {{"type", "pointer"}, {"id", "mouse"}, {"actions", steps}};
+    call("/actions", {{"actions", nlohmann::json::array({mouse})}});
+  }
+  void set_window(int width, int height) {
+    call("/window/rect", {{"width", width}, {"height", height}});
+  }
+  // What the window shows, as a PNG file.
+  void screenshot(const std::filesystem::path& file) {
+    const HttpAnswer answer = http_get(port_, session_ + "/screenshot");
+    const std::string png = decode_base64(nlohmann::json::parse(answer.body).at("value"));
+    std::ofstream(file, std::ios::binary) << png;
+  }
   // Waits until the expression is true.
   bool wait_for(const std::string& expression) {
     for (int i = 0; i < 600; ++i) {
@@ -73,6 +97,23 @@ class Browser {
   }
 
  private:
+  static std::string decode_base64(const std::string& text) {
+    static constexpr std::string_view kDigits =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string bytes;
+    unsigned value = 0;
+    int bits = 0;
+    for (const char letter : text) {
+      const std::size_t digit = kDigits.find(letter);
+      if (digit == kDigits.npos) continue;  // line ends and padding
+      value = value << 6 | static_cast<unsigned>(digit);
+      bits += 6;
+      if (bits < 8) continue;
+      bits -= 8;
+      bytes += static_cast<char>(value >> bits & 0xff);
+    }
+    return bytes;
+  }
   std::string element(const std::string& id) {
     const nlohmann::json found = call("/element", {{"using", "css selector"}, {"value", "#" + id}});
     return found.begin().value().get<std::string>();

@@ -1,0 +1,60 @@
+'use strict';
+
+// Axes: from values to pixels and back, and where the marks are.
+const Scale = (() => {
+  // low < high; for a logarithmic axis low > 0. `begin` and `end` in pixels.
+  function make(low, high, begin, end, logarithmic) {
+    const to = logarithmic ? Math.log10 : (value) => value;
+    const first = to(low), factor = (end - begin) / (to(high) - first);
+    const back = logarithmic ? (value) => 10 ** value : (value) => value;
+    return {
+      low, high, logarithmic,
+      pixel: (value) => begin + (to(value) - first) * factor,
+      value: (pixel) => back(first + (pixel - begin) / factor),
+    };
+  }
+
+  // A step of 1, 2 or 5 times a power of ten, for about `wanted` marks.
+  function niceStep(span, wanted) {
+    const rough = span / Math.max(1, wanted);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const factor = [1, 2, 5, 10].find((candidate) => candidate * power >= rough * 0.999);
+    return factor * power;
+  }
+  function linearMarks(low, high, wanted) {
+    const step = niceStep(high - low, wanted);
+    const marks = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) marks.push(i * step);
+    return marks;
+  }
+  // Powers of ten; with few of them also 2 and 5 times; within one decade as on a linear axis.
+  function logMarks(low, high, wanted) {
+    const decades = Math.log10(high / low);
+    if (decades < 0.7) return linearMarks(low, high, wanted).filter((mark) => mark > 0);
+    const factors = decades < wanted / 2 ? [1, 2, 5] : [1];
+    const every = Math.max(1, Math.ceil(decades / wanted));
+    const marks = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); ++power) {
+      if (power % every !== 0) continue;
+      for (const factor of factors) {
+        const mark = factor * 10 ** power;
+        if (mark >= low * 0.999 && mark <= high * 1.001) marks.push(mark);
+      }
+    }
+    return marks;
+  }
+  const marks = (scale, wanted) =>
+    scale.logarithmic ? logMarks(scale.low, scale.high, wanted) : linearMarks(scale.low, scale.high, wanted);
+
+  // A range that is never empty, with a margin; null without values.
+  function padded(low, high, logarithmic, margin = 0.04) {
+    if (!(low <= high)) return null;
+    if (logarithmic) {
+      const grow = Math.max((high / low) ** margin, low === high ? 1.5 : 1);
+      return [low / grow, high * grow];
+    }
+    const grow = (high - low) * margin || Math.abs(high) * 0.1 || 1;
+    return [low - grow, high + grow];
+  }
+  return { linearMarks, logMarks, make, marks, padded };
+})();

@@ -1,0 +1,177 @@
+'use strict';
+
+// Draws curves on a canvas. A curve is {x, y, smooth, low, high, colour, dash, marks, visible}.
+const ChartDrawing = (() => {
+  const kMargin = { left: 52, right: 10, top: 8, bottom: 20 };
+  const kFont = '11px system-ui, sans-serif';
+
+  function areaOf(width, height) {
+    return { left: kMargin.left, right: width - kMargin.right, top: kMargin.top, bottom: height - kMargin.bottom };
+  }
+
+  // [low, high] of the curves' x; `above`: only greater values (for a logarithmic axis).
+  function rangeOfX(curves, above) {
+    let low = Infinity, high = -Infinity;
+    for (const { x } of curves) {
+      if (!x.length) continue;
+      const first = above === undefined ? 0 : Curve.lowerBound(x, above);
+      if (first === x.length) continue;
+      low = Math.min(low, x[first]);
+      high = Math.max(high, x[x.length - 1]);
+    }
+    return low <= high ? [low, high] : null;
+  }
+  // The lines fit. The band of least and greatest values fits too, unless that would flatten the lines:
+  // then it is clipped.
+  function rangeOfY(curves, from, to, logarithmic) {
+    const lines = new Extent(logarithmic), bands = new Extent(logarithmic);
+    for (const curve of curves) {
+      for (let i = Curve.lowerBound(curve.x, from); i < curve.x.length && curve.x[i] <= to; ++i) {
+        lines.add(curve.smooth[i]);
+        if (curve.low) { bands.add(curve.low[i]); bands.add(curve.high[i]); }
+      }
+    }
+    if (lines.empty()) return null;
+    const both = [Math.min(lines.low, bands.low), Math.max(lines.high, bands.high)];
+    return lines.span(...both) <= 2.5 * lines.span(lines.low, lines.high) ? both : [lines.low, lines.high];
+  }
+  class Extent {
+    constructor(logarithmic) { this.logarithmic = logarithmic; this.low = Infinity; this.high = -Infinity; }
+    add(value) {
+      if (!Format.known(value) || (this.logarithmic && value <= 0)) return;
+      if (value < this.low) this.low = value;
+      if (value > this.high) this.high = value;
+    }
+    empty() { return !(this.low <= this.high); }
+    span(low, high) { return this.logarithmic ? Math.log(high / low) : high - low; }
+  }
+
+  function drawAxes(context, area, scaleX, scaleY, format) {
+    context.font = kFont;
+    context.fillStyle = Theme.colour('soft');
+    context.strokeStyle = Theme.colour('grid');
+    context.lineWidth = 1;
+    context.textBaseline = 'middle';
+    context.textAlign = 'right';
+    for (const mark of Scale.marks(scaleY, Math.max(2, (area.bottom - area.top) / 38))) {
+      const y = Math.round(scaleY.pixel(mark)) + 0.5;
+      line(context, area.left, y, area.right, y);
+      context.fillText(format.y(mark), area.left - 6, y);
+    }
+    context.textBaseline = 'top';
+    context.textAlign = 'center';
+    let free = -Infinity;  // labels must not overlap
+    for (const mark of Scale.marks(scaleX, Math.max(2, (area.right - area.left) / 84))) {
+      const x = Math.round(scaleX.pixel(mark)) + 0.5;
+      line(context, x, area.top, x, area.bottom);
+      const text = format.x(mark), half = context.measureText(text).width / 2;
+      if (x - half < free || x + half > area.right + kMargin.right) continue;
+      context.fillText(text, x, area.bottom + 5);
+      free = x + half + 8;
+    }
+  }
+  function line(context, x0, y0, x1, y1) {
+    context.beginPath();
+    context.moveTo(x0, y0);
+    context.lineTo(x1, y1);
+    context.stroke();
+  }
+
+  function strokeCurve(context, curve, values, begin, end, scaleX, scaleY) {
+    context.beginPath();
+    let pen = false;
+    for (let i = begin; i < end; ++i) {
+      const value = values[i];
+      if (value === null || (scaleY.logarithmic && value <= 0) || (scaleX.logarithmic && curve.x[i] <= 0)) {
+        pen = false;
+        continue;
+      }
+      const x = scaleX.pixel(curve.x[i]), y = scaleY.pixel(value);
+      if (pen) context.lineTo(x, y); else context.moveTo(x, y);
+      pen = true;
+    }
+    context.stroke();
+  }
+  function fillBand(context, curve, begin, end, scaleX, scaleY) {
+    if (!curve.low || !curve.high) return;
+    const floor = scaleY.low;
+    const at = (value) => scaleY.pixel(scaleY.logarithmic ? Math.max(value, floor) : value);
+    context.globalAlpha = 0.16;
+    context.fillStyle = curve.colour;
+    context.beginPath();
+    let points = [];
+    const close = () => {
+      for (let i = points.length - 1; i >= 0; --i) context.lineTo(scaleX.pixel(curve.x[points[i]]), at(curve.low[points[i]]));
+      points = [];
+    };
+    for (let i = begin; i < end; ++i) {
+      const known = Format.known(curve.low[i]) && Format.known(curve.high[i]) && !(scaleX.logarithmic && curve.x[i] <= 0);
+      if (!known) { close(); continue; }
+      const x = scaleX.pixel(curve.x[i]), y = at(curve.high[i]);
+      if (points.length) context.lineTo(x, y); else context.moveTo(x, y);
+      points.push(i);
+    }
+    close();
+    context.fill();
+    context.globalAlpha = 1;
+  }
+  // Few points (validations, evaluations) are marked; values that are no numbers get a tick at the bottom.
+  function drawMarks(context, curve, begin, end, scaleX, scaleY, area) {
+    context.fillStyle = curve.colour;
+    const dots = curve.marks || end - begin === 1;
+    for (let i = begin; i < end; ++i) {
+      if (scaleX.logarithmic && curve.x[i] <= 0) continue;
+      const x = scaleX.pixel(curve.x[i]);
+      if (curve.y[i] === null) {
+        context.fillStyle = Theme.colour('bad');
+        context.fillRect(x - 1, area.bottom - 7, 2, 7);
+        context.fillStyle = curve.colour;
+      } else if (dots && end - begin < 400) {
+        context.beginPath();
+        context.arc(x, scaleY.pixel(curve.smooth[i]), 2.4, 0, 2 * Math.PI);
+        context.fill();
+      }
+    }
+  }
+
+  function drawCurves(context, area, curves, scaleX, scaleY) {
+    context.save();
+    context.beginPath();
+    context.rect(area.left, area.top, area.right - area.left, area.bottom - area.top);
+    context.clip();
+    context.lineJoin = 'round';
+    // The main run is the first one: drawn last, on top.
+    for (const curve of [...curves].reverse()) {
+      const [begin, end] = Curve.within(curve.x, scaleX.low, scaleX.high);
+      fillBand(context, curve, begin, end, scaleX, scaleY);
+      context.strokeStyle = curve.colour;
+      if (curve.smooth !== curve.y) {
+        context.globalAlpha = 0.28;
+        context.lineWidth = 1;
+        strokeCurve(context, curve, curve.y, begin, end, scaleX, scaleY);
+        context.globalAlpha = 1;
+      }
+      context.lineWidth = 1.6;
+      context.setLineDash(curve.dash || []);
+      strokeCurve(context, curve, curve.smooth, begin, end, scaleX, scaleY);
+      context.setLineDash([]);
+      drawMarks(context, curve, begin, end, scaleX, scaleY, area);
+    }
+    context.restore();
+  }
+
+  // Events of the main run as small triangles on the lower edge.
+  function drawEvents(context, area, events, scaleX) {
+    for (const event of events) {
+      const x = scaleX.pixel(event.x);
+      if (!(x >= area.left && x <= area.right)) continue;
+      context.fillStyle = Theme.colour(event.bad ? 'bad' : 'gold');
+      context.beginPath();
+      context.moveTo(x, area.bottom - 6);
+      context.lineTo(x - 3.5, area.bottom);
+      context.lineTo(x + 3.5, area.bottom);
+      context.fill();
+    }
+  }
+  return { areaOf, drawAxes, drawCurves, drawEvents, line, rangeOfX, rangeOfY };
+})();

@@ -1,0 +1,162 @@
+'use strict';
+
+// A panel with curves over a shared x axis. `shared` has the view and is told of zooms and of the pointer:
+// {view: {axis, logX, zoom}, hover: x or null, onHover(chart, x), onZoom(range or null), onLog(id, on)}.
+class Chart {
+  constructor(definition, shared) {
+    this.definition = definition;
+    this.shared = shared;
+    this.curves = [];
+    this.events = [];
+    this.hidden = new Set();     // labels that the user switched off
+    this.rangeY = null;          // chosen by dragging a box
+    this.logarithmic = false;
+    this.drawn = { points: 0 };
+    this.draw = () => this.drawNow();
+    this.drawOverlay = () => this.drawOverlayNow();
+    this.build();
+    new ResizeObserver(() => this.redraw()).observe(this.plot);
+  }
+
+  build() {
+    const { make } = Elements;
+    const { id, title, unit } = this.definition;
+    this.canvas = make('canvas', { 'aria-hidden': 'true' });
+    this.overlay = make('canvas', { 'aria-hidden': 'true' });
+    this.plot = make('div', {
+      class: 'plot', tabindex: '0', role: 'img', 'data-plot': id,
+      'aria-label': title + (unit ? ', ' + unit : '') + '. Arrow keys read values, + and - zoom, 0 shows everything.',
+    }, this.canvas, this.overlay);
+    this.logButton = make('button', {
+      class: 'quiet', type: 'button', text: 'log', title: 'Logarithmic y axis', 'aria-pressed': 'false',
+      onclick: () => this.shared.onLog(id, !this.logarithmic),
+    });
+    this.legend = make('div', { class: 'legend' });
+    this.element = make('div', { class: 'card chart' + (this.definition.wide ? ' wide' : ''), 'data-chart': id },
+      make('div', { class: 'head' }, make('h3', { text: title, title }), make('span', { class: 'unit', text: unit || '' }), this.logButton),
+      this.plot, this.legend);
+    ChartPointer.attach(this);
+  }
+
+  setCurves(curves, events) {
+    this.curves = curves;
+    this.events = events;
+    this.buildLegend();
+    this.redraw();
+  }
+  setLogarithmic(on) {
+    this.logarithmic = on;
+    this.rangeY = null;
+    this.logButton.setAttribute('aria-pressed', String(on));
+    this.redraw();
+  }
+  redraw() {
+    Frames.request(this.draw);
+    Frames.request(this.drawOverlay);
+  }
+  visibleCurves() { return this.curves.filter((curve) => !this.hidden.has(curve.label)); }
+
+  // Width in pixels of the area of the curves: how many points are worth asking for.
+  pixels() { return Math.max(200, Math.round(this.plot.clientWidth) - 62); }
+
+  scales(width, height) {
+    const area = ChartDrawing.areaOf(width, height);
+    const curves = this.visibleCurves();
+    const logX = this.shared.view.logX;
+    let rangeX = this.shared.view.zoom || this.shared.fullRange(logX);
+    if (!rangeX) return null;
+    if (logX && rangeX[0] <= 0) rangeX = [Math.min(1, rangeX[1] / 10), rangeX[1]];
+    if (!(rangeX[0] < rangeX[1])) rangeX = Scale.padded(rangeX[0], rangeX[0], logX);
+    const fitting = ChartDrawing.rangeOfY(curves, rangeX[0], rangeX[1], this.logarithmic);
+    let rangeY = this.rangeY || (fitting && Scale.padded(fitting[0], fitting[1], this.logarithmic));
+    if (!rangeY) return null;
+    if (this.definition.fromZero && !this.logarithmic && !this.rangeY) rangeY = [Math.min(0, rangeY[0]), rangeY[1]];
+    return {
+      area,
+      x: Scale.make(rangeX[0], rangeX[1], area.left, area.right, logX),
+      y: Scale.make(rangeY[0], rangeY[1], area.bottom, area.top, this.logarithmic),
+    };
+  }
+
+  drawNow() {
+    const width = this.plot.clientWidth, height = this.plot.clientHeight;
+    const context = Frames.prepare(this.canvas, width, height);
+    if (!context) return;
+    const curves = this.visibleCurves();
+    this.scale = this.scales(width, height);
+    this.drawn = { points: curves.reduce((sum, curve) => sum + curve.x.length, 0) };
+    if (!this.scale) {
+      context.fillStyle = Theme.colour('soft');
+      context.fillText('no values in this range', 60, height / 2);
+      return;
+    }
+    const { area, x, y } = this.scale;
+    ChartDrawing.drawAxes(context, area, x, y, { x: (mark) => this.shared.formatX(mark), y: this.definition.mark });
+    ChartDrawing.drawCurves(context, area, curves, x, y);
+    ChartDrawing.drawEvents(context, area, this.events, x);
+  }
+
+  // The crosshair and the dragged range, on their own canvas: moving the pointer redraws no curve.
+  drawOverlayNow() {
+    const context = Frames.prepare(this.overlay, this.plot.clientWidth, this.plot.clientHeight);
+    if (!context || !this.scale) return;
+    const { area, x, y } = this.scale;
+    if (this.dragging) this.drawDragged(context, area);
+    const hover = this.shared.hover;
+    this.updateLegend(hover);
+    if (hover === null || !(hover >= x.low && hover <= x.high)) return;
+    context.strokeStyle = Theme.colour('soft');
+    context.lineWidth = 1;
+    const pixel = Math.round(x.pixel(hover)) + 0.5;
+    ChartDrawing.line(context, pixel, area.top, pixel, area.bottom);
+    for (const { curve, index } of this.valuesAt(hover)) {
+      if (curve.smooth[index] === null || curve.x[index] < x.low || curve.x[index] > x.high) continue;
+      context.fillStyle = curve.colour;
+      context.beginPath();
+      context.arc(x.pixel(curve.x[index]), y.pixel(curve.smooth[index]), 3, 0, 2 * Math.PI);
+      context.fill();
+    }
+  }
+  drawDragged(context, area) {
+    const { from, to, box } = this.dragging;
+    context.fillStyle = Theme.colour('gold');
+    context.globalAlpha = 0.18;
+    const top = box ? Math.min(from.y, to.y) : area.top;
+    const height = box ? Math.abs(to.y - from.y) : area.bottom - area.top;
+    context.fillRect(Math.min(from.x, to.x), top, Math.abs(to.x - from.x), height);
+    context.globalAlpha = 1;
+  }
+
+  // The point of each visible curve nearest to x.
+  valuesAt(x) {
+    return this.visibleCurves().map((curve) => ({ curve, index: Curve.nearest(curve.x, x) })).filter(({ index }) => index >= 0);
+  }
+
+  buildLegend() {
+    const { make } = Elements;
+    this.legendValues = this.curves.map((curve) => {
+      const swatch = make('span', { class: 'line' });
+      swatch.style.color = curve.colour;
+      swatch.style.borderTopStyle = curve.dash ? 'dashed' : 'solid';
+      const value = make('span', { class: 'value' });
+      const entry = make('button', {
+        type: 'button', title: 'Show or hide ' + curve.label, 'aria-pressed': String(!this.hidden.has(curve.label)),
+        onclick: () => this.toggle(curve.label),
+      }, swatch, make('span', { class: 'label', text: curve.label }), value);
+      return { curve, value, entry };
+    });
+    this.legend.replaceChildren(...this.legendValues.map(({ entry }) => entry));
+  }
+  updateLegend(hover) {
+    for (const { curve, value } of this.legendValues || []) {
+      const index = hover === null ? curve.x.length - 1 : Curve.nearest(curve.x, hover);
+      const text = index < 0 ? '' : this.definition.format(curve.smooth[index]);
+      if (value.textContent !== text) value.textContent = text;
+    }
+  }
+  toggle(label) {
+    if (!this.hidden.delete(label)) this.hidden.add(label);
+    this.buildLegend();
+    this.redraw();
+  }
+}

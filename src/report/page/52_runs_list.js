@@ -1,0 +1,145 @@
+'use strict';
+
+// The list of runs: search, order, selection. The first selected run is the main one.
+class RunsList {
+  constructor(select) {
+    this.select = select;  // called with the selected ids
+    this.runs = new Map();
+    this.rows = new Map();
+    this.selected = [];
+    this.list = Elements.byId('runs');
+    this.search = Elements.byId('run-search');
+    this.order = Elements.byId('run-sort');
+    this.search.addEventListener('input', () => this.arrange());
+    this.order.addEventListener('change', () => this.arrange());
+    this.list.addEventListener('keydown', (event) => this.key(event));
+  }
+
+  // summaries: new or changed runs.
+  update(summaries, removed = []) {
+    for (const id of removed) {
+      this.runs.delete(id);
+      if (this.rows.has(id)) this.rows.get(id).element.remove();
+      this.rows.delete(id);
+    }
+    for (const summary of summaries) {
+      this.runs.set(summary.id, summary);
+      if (!this.rows.has(summary.id)) this.rows.set(summary.id, this.makeRow(summary.id));
+      this.fillRow(this.rows.get(summary.id), summary);
+    }
+    Frames.request(this.arrangeLater || (this.arrangeLater = () => this.arrange()));
+  }
+  setSelected(ids) {
+    const before = new Set([...this.selected, ...ids]);
+    this.selected = ids;
+    for (const id of before) if (this.rows.has(id)) this.markRow(id);
+  }
+
+  makeRow(id) {
+    const { make } = Elements;
+    const row = {
+      box: make('input', { type: 'checkbox', onclick: (event) => { event.stopPropagation(); this.toggle(id); } }),
+      name: make('button', { class: 'name', type: 'button' }),
+      badge: make('span', { class: 'badge' }),
+      progress: make('div', {}),
+      left: make('span'), loss: make('b'), right: make('span'),
+      message: make('div', { class: 'message' }),
+    };
+    row.bar = make('div', { class: 'progress', role: 'progressbar', 'aria-valuemin': '0', 'aria-valuemax': '100' }, row.progress);
+    row.element = make('li', { class: 'run', 'data-run': id, onclick: () => this.choose(id) },
+      row.box, row.name, row.badge, row.message, row.bar,
+      make('div', { class: 'figures' }, row.left, row.loss, row.right));
+    return row;
+  }
+  fillRow(row, run) {
+    const state = RunsList.shownState(run);
+    const message = RunsList.messageOf(run);
+    row.name.textContent = run.name;
+    row.name.title = run.id;
+    row.box.setAttribute('aria-label', 'Show ' + run.name + ' together with the other selected runs');
+    row.badge.textContent = state;
+    row.badge.className = 'badge state-' + state;
+    row.element.dataset.state = state;
+    row.message.textContent = message;
+    row.message.title = message;
+    row.message.className = 'message state-' + state;
+    row.message.hidden = !message;
+    const share = run.total_steps > 0 ? Math.min(1, run.step / run.total_steps) : 0;
+    row.progress.style.width = 100 * share + '%';
+    row.progress.className = 'state-' + state;
+    row.bar.setAttribute('aria-valuenow', String(Math.round(100 * share)));
+    row.bar.setAttribute('aria-label', 'Progress of ' + run.name);
+    row.left.textContent = Format.si(run.step) + (run.total_steps ? ' / ' + Format.si(run.total_steps) : '');
+    row.loss.textContent = Format.known(run.loss) ? Format.number(run.loss) : '';
+    row.right.textContent = state === 'running' && Format.known(run.eta_s) ? 'ETA ' + Format.seconds(run.eta_s) : Format.ago(run.updated_s);
+    this.markRow(run.id);
+  }
+  markRow(id) {
+    const { element, box } = this.rows.get(id);
+    const slot = this.selected.indexOf(id);
+    element.classList.toggle('selected', slot >= 0);
+    element.classList.toggle('main', slot === 0);
+    box.checked = slot >= 0;
+    box.style.accentColor = slot >= 0 && this.selected.length > 1 ? Theme.series(slot) : '';
+  }
+
+  arrange() {
+    const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = (run) => {
+      const text = [run.name, run.id, RunsList.shownState(run), run.model, run.stage].join(' ').toLowerCase();
+      return words.every((word) => text.includes(word));
+    };
+    const shown = [...this.runs.values()].filter(fits).sort(RunsList.orders[this.order.value]);
+    const elements = shown.map((run) => this.rows.get(run.id).element);
+    const current = this.list.children;
+    const same = current.length === elements.length && elements.every((element, i) => current[i] === element);
+    if (!same) this.place(elements);
+    Elements.byId('run-count').textContent = shown.length === this.runs.size
+      ? this.runs.size + (this.runs.size === 1 ? ' run' : ' runs') : shown.length + ' of ' + this.runs.size + ' runs';
+  }
+  // Moving the focused element would drop the focus.
+  place(elements) {
+    const focused = document.activeElement;
+    this.list.replaceChildren(...elements);
+    if (focused && this.list.contains(focused)) focused.focus({ preventScroll: true });
+  }
+
+  choose(id) { this.select([id]); }
+  toggle(id) {
+    const without = this.selected.filter((other) => other !== id);
+    const ids = without.length === this.selected.length ? [...this.selected, id] : without;
+    this.select(ids.slice(0, ViewState.kMostRuns));
+  }
+  key(event) {
+    if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp') return;
+    const row = event.target.closest('.run');
+    const next = row && (event.key === 'ArrowDown' ? row.nextElementSibling : row.previousElementSibling);
+    if (!next) return;
+    next.querySelector('.name').focus();
+    event.preventDefault();
+  }
+
+  // "stalled" is shown in place of "running".
+  static shownState(run) {
+    return run.stalled && run.state === 'running' ? 'stalled' : run.state || 'unknown';
+  }
+  static messageOf(run) {
+    const state = RunsList.shownState(run);
+    if (!['failed', 'diverged', 'lost', 'stalled'].includes(state)) return '';
+    return run.message || run.reason || (state === 'lost' ? 'exited unexpectedly (killed?)' : '');
+  }
+}
+RunsList.orders = (() => {
+  const byName = (a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }) || (a.id < b.id ? -1 : 1);
+  const by = (key, direction) => (a, b) => {
+    const known = [Format.known(a[key]), Format.known(b[key])];
+    if (!known[0] || !known[1]) return known[1] - known[0] || byName(a, b);
+    return direction * (a[key] - b[key]) || byName(a, b);
+  };
+  const kStates = ['failed', 'diverged', 'lost', 'stalled', 'running', 'stopped', 'finished', 'unknown'];
+  const byState = (a, b) => kStates.indexOf(RunsList.shownState(a)) - kStates.indexOf(RunsList.shownState(b)) || byName(a, b);
+  return {
+    name: byName, updated: by('updated_s', -1), loss: by('loss', 1), valid_loss: by('valid_loss', 1),
+    tokens: by('tokens', -1), state: byState,
+  };
+})();

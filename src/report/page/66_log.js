@@ -1,0 +1,47 @@
+'use strict';
+
+// The end of the main run's log; new lines are added while it trains.
+const LogPanel = (() => {
+  const kMostLines = 2000;
+  let state = null;  // {id, lines, element, filter, count}
+
+  function matches(line) {
+    return !state.filter.value || line.toLowerCase().includes(state.filter.value.toLowerCase());
+  }
+  function lineElement(line) {
+    const kind = /\b(error|failed|diverged|fatal)\b/i.test(line) ? 'error' : /\b(warning|warn|spike|straggler)\b/i.test(line) ? 'warning' : null;
+    return Elements.make('div', { class: kind, text: line || ' ' });
+  }
+  function atEnd() {
+    const { element } = state;
+    return element.scrollHeight - element.scrollTop - element.clientHeight < 30;
+  }
+  function show() {
+    state.element.replaceChildren(...state.lines.filter(matches).map(lineElement));
+    state.element.scrollTop = state.element.scrollHeight;
+  }
+  function append(id, lines) {
+    if (!state || state.id !== id || !lines.length) return;
+    const follow = atEnd();
+    state.lines.push(...lines);
+    state.element.append(...lines.filter(matches).map(lineElement));
+    while (state.element.childElementCount > kMostLines) state.element.firstChild.remove();
+    if (state.lines.length > kMostLines) state.lines.splice(0, state.lines.length - kMostLines);
+    if (follow) state.element.scrollTop = state.element.scrollHeight;
+  }
+  function cards(context) {
+    const { make, wideCard } = Elements;
+    const [main] = context.runs;
+    const lines = (main && main.detail && main.detail.log) || [];
+    if (!main || (!lines.length && !context.live)) { state = null; return []; }
+    const element = make('pre', { class: 'log wrap', id: 'log', tabindex: '0', 'aria-label': 'Log of ' + main.name });
+    const filter = make('input', { type: 'search', id: 'log-filter', placeholder: 'Filter lines', 'aria-label': 'Show only lines with this text', oninput: () => show() });
+    const wrap = make('input', { type: 'checkbox', id: 'log-wrap', checked: true, onchange: () => element.classList.toggle('wrap', wrap.checked) });
+    state = { id: main.id, lines: [...lines], element, filter };
+    const card = wideCard(context.runs.length > 1 ? 'Log of ' + main.name : null,
+      make('div', { class: 'tools' }, filter, make('label', {}, wrap, 'wrap long lines')), element);
+    requestAnimationFrame(show);
+    return [card];
+  }
+  return { append, cards };
+})();

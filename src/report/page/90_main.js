@@ -1,0 +1,313 @@
+'use strict';
+
+// Puts the page together: which runs are shown, what is asked from the source, and when it is drawn.
+(() => {
+  const { byId, make } = Elements;
+  const source = Source.open();
+  const view = ViewState.parse(location.hash);
+  const details = new Map();   // id -> reply of /api/run
+  const profiles = new Map();  // id -> {name, data}
+  let comparison = null;
+  let stream = null;
+  let closed = true;           // the stream to the server is not open
+  let refreshAt = 0;
+
+  const kSections = [
+    { id: 'curves', title: 'Curves' },
+    { id: 'compare', title: 'What differs', cards: ComparePanel.cards },
+    { id: 'goodput', title: 'Time', cards: GoodputPanel.cards },
+    { id: 'memory', title: 'Memory', cards: MemoryPanel.cards },
+    { id: 'ranks', title: 'Ranks', cards: RanksPanel.cards },
+    { id: 'pipeline', title: 'Pipeline', cards: PipelinePanel.cards },
+    { id: 'profile', title: 'Profile', cards: ProfilePanel.cards },
+    { id: 'samples', title: 'Samples', cards: SamplesPanel.cards },
+    { id: 'events', title: 'Events', cards: EventsPanel.cards },
+    { id: 'log', title: 'Log', cards: LogPanel.cards },
+    { id: 'configuration', title: 'Configuration', cards: ConfigurationPanel.cards },
+  ];
+  const list = new RunsList((ids) => select(ids));
+  let curves = null;
+
+  // ---- sections
+
+  function buildSections() {
+    for (const section of kSections) {
+      section.host = make('div', { class: 'cards' });
+      section.element = make('section', { class: 'section', id: 'section-' + section.id, hidden: true },
+        make('h2', { text: section.title }), section.host);
+      section.button = make('button', {
+        type: 'button', text: section.title, hidden: true, 'data-section': section.id,
+        onclick: () => section.element.scrollIntoView({ block: 'start' }),
+      });
+      byId('panels').append(section.element);
+      byId('sections').append(section.button);
+    }
+  }
+  function showSection(section, shown) {
+    section.element.hidden = !shown;
+    section.button.hidden = !shown;
+  }
+  function context() {
+    const runs = view.runs.filter((id) => list.runs.has(id)).map((id) => ({
+      id, name: shownName(id), summary: list.runs.get(id), detail: details.get(id) || null, profile: profiles.get(id) || null,
+    }));
+    return { runs, compare: comparison, live: source.live, chooseProfile };
+  }
+  // Two runs of the same name are told apart by their ids.
+  function shownName(id) {
+    const { name } = list.runs.get(id);
+    const twice = view.runs.some((other) => other !== id && list.runs.has(other) && list.runs.get(other).name === name);
+    return twice ? id : name;
+  }
+  function drawSections(only) {
+    const now = context();
+    for (const section of kSections) {
+      if (!section.cards || (only && !only.includes(section.id))) continue;
+      const cards = section.cards(now);
+      section.host.replaceChildren(...cards);
+      showSection(section, cards.length > 0);
+    }
+  }
+  function drawSummary() {
+    const [main] = context().runs;
+    Summary.draw(byId('section-summary'), main && main.summary, view.runs.length - 1);
+    document.title = main ? main.name + ' – Kintsugi' : 'Kintsugi runs';
+  }
+  function drawCurves() {
+    const runs = context().runs.filter((run) => run.detail)
+      .map((run) => ({ id: run.id, name: run.name, keys: [...(run.detail.keys || [])], events: run.detail.events || [] }));
+    curves.show(runs);
+    showSection(kSections.find((section) => section.id === 'curves'), runs.some((run) => run.keys.length > 0));
+    byId('controls').hidden = !runs.length;
+  }
+
+  // ---- loading
+
+  function fail(error) {
+    if (error.name === 'AbortError') return;
+    const lost = source.live && !(error.status > 0);
+    if (lost) { connection('lost', 'no connection to the server, trying again'); return; }
+    notice(error.status === 401 || error.status === 403
+      ? 'The server asks for a token: open the address that `kintsugi dashboard` printed, with ?token=….' : error.message);
+  }
+  function notice(text) {
+    byId('notice').textContent = text;
+    byId('notice').hidden = !text;
+  }
+  function connection(state, text) {
+    const element = byId('connection');
+    element.dataset.state = state;
+    element.textContent = text;
+  }
+
+  async function loadRuns() {
+    const reply = await source.runs();
+    const ids = new Set(reply.runs.map((run) => run.id));
+    list.update(reply.runs, [...list.runs.keys()].filter((id) => !ids.has(id)));
+    showSkipped(reply.skipped || []);
+    if (!reply.runs.length) notice('There are no runs below ' + (reply.folders || []).join(', ') + ' yet.');
+    else notice('');
+  }
+  function showSkipped(skipped) {
+    const element = byId('skipped');
+    element.hidden = !skipped.length;
+    element.querySelector('summary').textContent = skipped.length + (skipped.length === 1 ? ' file' : ' files') + ' skipped';
+    element.querySelector('ul').replaceChildren(...skipped.slice(0, 200).map(({ path, why }) => make('li', { text: path + ': ' + why })));
+  }
+  async function loadDetail(id) {
+    const detail = await source.run(id);
+    details.set(id, detail);
+    if (detail.summary) list.update([detail.summary]);
+    const names = detail.profiles || [];
+    if (names.length && !profiles.has(id)) await loadProfile(id, names[names.length - 1]);
+  }
+  async function loadProfile(id, name) {
+    profiles.set(id, { name, data: null });
+    try { profiles.set(id, { name, data: await source.profile(id, name) }); } catch (error) { fail(error); }
+  }
+  async function chooseProfile(id, name) {
+    await loadProfile(id, name);
+    drawSections(['profile']);
+  }
+  async function loadComparison() {
+    const ids = [...view.runs];
+    comparison = null;
+    if (ids.length < 2) return;
+    const reply = await source.compare(ids);
+    if (ids.join() === view.runs.join()) comparison = reply;
+  }
+
+  // Shows the runs of `view`. What arrives after a newer selection is dropped.
+  let selection = 0;
+  async function showSelected() {
+    const mine = ++selection;
+    list.setSelected(view.runs);
+    drawSummary();
+    listen();
+    try {
+      await Promise.all([...view.runs.filter((id) => list.runs.has(id)).map(loadDetail), loadComparison()]);
+    } catch (error) { fail(error); }
+    if (mine !== selection) return;
+    drawCurves();
+    drawSections();
+    drawSummary();
+  }
+  function select(ids) {
+    view.runs = ids;
+    view.zoom = null;
+    remember();
+    showZoom();
+    showSelected();
+  }
+
+  // ---- live
+
+  function listen() {
+    if (stream) stream.close();
+    stream = source.listen(view.runs, receive, (open) => {
+      if (!source.live) return;
+      if (open && closed && connectedBefore) resynchronize();
+      closed = !open;
+      connectedBefore = connectedBefore || open;
+      if (open) connection('live', 'live'); else connection('lost', 'no connection to the server, trying again');
+    });
+  }
+  let connectedBefore = false;
+  // After a lost connection some rows may be missing.
+  function resynchronize() {
+    loadRuns().then(() => { curves.reload(); return refreshDetails(); }).catch(fail);
+  }
+  function receive(kind, data) {
+    if (kind === 'runs') receiveRuns(data);
+    else if (kind === 'points') curves.append(data);
+    else if (kind === 'log') LogPanel.append(data.id, data.lines);
+    else if (kind === 'reload') { curves.store.drop(data.id); curves.load(data.id); refreshSoon(); }
+    else listen();
+  }
+  function receiveRuns(data) {
+    list.update(data.runs || [], data.removed || []);
+    if (!view.runs.length && list.runs.size) { select([firstRun()]); return; }
+    const changed = new Set((data.runs || []).map((run) => run.id));
+    if (view.runs.some((id) => changed.has(id))) { drawSummary(); refreshSoon(); }
+  }
+  // Panels besides the curves change seldom: they are asked for again at most every ten seconds.
+  function refreshSoon() {
+    if (refreshAt) return;
+    refreshAt = setTimeout(() => { refreshAt = 0; refreshDetails().catch(fail); }, 10000);
+  }
+  const kLiveSections = ['goodput', 'ranks', 'samples', 'events', 'compare'];
+  async function refreshDetails() {
+    const mine = selection;
+    const before = new Map(view.runs.map((id) => [id, JSON.stringify(parts(id))]));
+    await Promise.all(view.runs.filter((id) => list.runs.has(id)).map(loadDetail));
+    if (mine !== selection) return;
+    for (const run of curves.runs) run.events = (details.get(run.id) || {}).events || [];
+    const changed = kLiveSections.filter((section, i) =>
+      view.runs.some((id) => JSON.stringify(parts(id)[i]) !== JSON.stringify(JSON.parse(before.get(id))[i])));
+    if (changed.length) drawSections(changed);
+  }
+  // What the live sections show of a run.
+  function parts(id) {
+    const detail = details.get(id) || {};
+    return [detail.goodput, detail.ranks, detail.samples, detail.events, detail.summary].map((part) => part ?? null);
+  }
+  function firstRun() {
+    const runs = [...list.runs.values()].sort(RunsList.orders.updated);
+    return (runs.find((run) => run.state === 'running') || runs[0]).id;
+  }
+
+  // ---- settings
+
+  // The slider moves evenly through what the eye sees: 0, 0.9, 0.99, 0.999 are equally far apart.
+  const weightOf = (slider) => (slider <= 0 ? 0 : Number((1 - 10 ** (-slider / 33.4)).toFixed(4)));
+  const sliderOf = (weight) => Math.round(-Math.log10(1 - weight) * 33.4);
+
+  function remember() { history.replaceState(null, '', location.pathname + location.search + ViewState.serialize(view)); }
+  function showZoom() {
+    byId('reset-zoom').disabled = !view.zoom;
+    byId('range').textContent = view.zoom ? curves.describeX(view.zoom[0]) + ' to ' + curves.describeX(view.zoom[1]) : '';
+  }
+  function showSettings() {
+    for (const radio of document.querySelectorAll('#axis input')) radio.checked = radio.value === view.axis;
+    byId('log-x').checked = view.logX;
+    byId('log-y').checked = view.log.includes('loss');
+    byId('smoothing').value = sliderOf(view.smoothing);
+    byId('smoothing-value').textContent = view.smoothing ? view.smoothing.toFixed(view.smoothing > 0.99 ? 3 : 2) : 'off';
+    showZoom();
+  }
+  function connectSettings() {
+    for (const radio of document.querySelectorAll('#axis input')) radio.addEventListener('change', () => curves.setAxis(radio.value));
+    byId('log-x').addEventListener('change', (event) => curves.setLogX(event.target.checked));
+    byId('log-y').addEventListener('change', (event) => { for (const id of ['loss', 'valid']) curves.setLog(id, event.target.checked); });
+    byId('smoothing').addEventListener('input', (event) => curves.setSmoothing(weightOf(Number(event.target.value))));
+    byId('reset-zoom').addEventListener('click', () => curves.setZoom(null));
+    byId('toggle-runs').addEventListener('click', () => {
+      const hidden = document.body.classList.toggle('without-runs');
+      byId('toggle-runs').setAttribute('aria-expanded', String(!hidden));
+    });
+    addEventListener('hashchange', () => {
+      Object.assign(view, ViewState.parse(location.hash));
+      showSettings();
+      curves.reload();
+      showSelected();
+    });
+    const repaint = () => { Theme.forget(); drawCurves(); curves.redrawAll(); drawSections(); };
+    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', repaint);
+    // Before the pages are made, canvases need their new sizes and colours at once.
+    matchMedia('print').addEventListener('change', () => { Theme.forget(); curves.rebuildNow(); curves.redrawAll(); Frames.flush(); });
+  }
+
+  // ---- for tests: what is drawn, read-only
+
+  function observed() {
+    const charts = {};
+    for (const [id, chart] of curves.charts) {
+      charts[id] = {
+        points: chart.drawn.points,
+        range: chart.scale ? [chart.scale.x.low, chart.scale.x.high] : null,
+        rangeY: chart.scale ? [chart.scale.y.low, chart.scale.y.high] : null,
+        logarithmic: chart.logarithmic,
+        series: chart.visibleCurves().map((curve) => ({ id: curve.run, key: curve.key, label: curve.label, x: [...curve.x], y: [...curve.y], smooth: [...curve.smooth] })),
+      };
+    }
+    return charts;
+  }
+  Object.defineProperty(window, 'kintsugiPage', {
+    value: Object.freeze({
+      get charts() { return observed(); },
+      get selected() { return [...view.runs]; },
+      get live() { return !closed; },
+      get bytesReceived() { return source.bytesReceived; },
+      get requests() { return source.requests; },
+      get framesDrawn() { return Frames.counts.framesDrawn; },
+      get lastFrameMs() { return Frames.counts.lastFrameMs; },
+      get longestFrameMs() { return Frames.counts.longestFrameMs; },
+    }),
+  });
+
+  async function start() {
+    buildSections();
+    curves = new Curves(source, view, kSections.find((section) => section.id === 'curves').host, {
+      changed: () => { remember(); showSettings(); }, failed: fail,
+    });
+    showSettings();
+    connectSettings();
+    connection('static', source.live ? 'connecting' : 'report of ' + Format.time(source.data.generated_s));
+    await loadFirst();
+    view.runs = view.runs.filter((id) => list.runs.has(id));
+    if (!view.runs.length && list.runs.size) view.runs = source.live ? [firstRun()] : [...list.runs.keys()].slice(0, ViewState.kMostRuns);
+    remember();
+    showSelected();
+  }
+  // A server that is not there yet is asked again; a refusal is shown.
+  async function loadFirst() {
+    for (;;) {
+      try { await loadRuns(); return; } catch (error) {
+        fail(error);
+        if (!source.live || error.status > 0) return;
+        await new Promise((resolve) => setTimeout(resolve, 2000));
+      }
+    }
+  }
+  start();
+})();
