@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From text to a model: trains a tokenizer on the King James Bible (or CORPUS=file, text or JSONL),
-# writes a token store, trains the demo model on it and prints a generated sample.
+# writes a token store, trains the demo model on it, prints a generated sample and writes a report.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,8 +26,10 @@ echo
 echo "A sample of the trained model:"
 echo
 "$kintsugi" generate --checkpoint "$checkpoint" --prompt "${PROMPT:-And God said}" --max-tokens 150 --seed 1
+"$kintsugi" report "$run" --output "$run/report.html"
 echo
 echo "The run directory is $run: metrics.jsonl, log.txt, status.json, config.yaml and the checkpoint"
 echo "$checkpoint, which Hugging Face transformers can load directly."
+echo "Open $run/report.html in a browser: the curves of the run."
 echo "Try:  $kintsugi generate --checkpoint $checkpoint --prompt 'In the beginning'"
 echo "      $kintsugi data inspect $data/en --tokenizer $data/tokenizer"

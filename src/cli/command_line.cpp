@@ -53,6 +53,7 @@ int run_command_line(int argc, char** argv) {
   add_launch_command(app);
   add_doctor_command(app);
   add_report_command(app);
+  add_watch_command(app);
   add_dashboard_command(app);
   add_energy_command(app);
   add_completion_command(app);

@@ -22,6 +22,7 @@ void add_calibrate_command(CLI::App& app);
 void add_launch_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_report_command(CLI::App& app);
+void add_watch_command(CLI::App& app);
 void add_dashboard_command(CLI::App& app);
 void add_energy_command(CLI::App& app);
 void add_completion_command(CLI::App& app);  // after the others, which it describes

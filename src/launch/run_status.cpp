@@ -4,35 +4,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/statistics.h"
+#include "report/documents/cells.h"
+#include "report/runs/json_members.h"
+#include "report/runs/run_file.h"
 
 namespace kintsugi {
 namespace {
 
 namespace fs = std::filesystem;
-using StatusJson = nlohmann::json;
+using StatusJson = nlohmann::ordered_json;
 
-constexpr std::streamoff kMetricsTail = 256 << 10;  // bytes: some hundred steps
-constexpr std::size_t kMostStatus = 1 << 20;        // bytes
-
-// The last bytes of a file; empty if it cannot be read.
-std::string tail_of(const fs::path& path, std::streamoff bytes) {
-  std::ifstream file(path, std::ios::binary);
-  file.seekg(0, std::ios::end);
-  const std::streamoff size = file.tellg();
-  if (!file || size <= 0) return "";
-  file.seekg(std::max<std::streamoff>(0, size - bytes));
-  std::string text(static_cast<std::size_t>(std::min(size, bytes)), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return size > bytes ? text.substr(std::min(text.size(), text.find('\n') + 1)) : text;
-}
+constexpr std::size_t kMetricsTail = 256 << 10;  // bytes: some hundred steps
+constexpr std::size_t kMostStatus = 1 << 20;     // bytes
 
 std::optional<double> number_of(const StatusJson& json, const char* key) {
   if (!json.contains(key) || !json[key].is_number()) return {};
@@ -50,9 +39,10 @@ std::int64_t count_of(const StatusJson& json, const char* key) {
 }
 
 void read_status_file(const fs::path& run_dir, RunStatus& status) {
-  const StatusJson json =
-      StatusJson::parse(tail_of(run_dir / "status.json", kMostStatus), nullptr, false);
-  if (!json.is_object()) return;
+  const auto parsed =
+      parse_untrusted_json(read_run_file(run_dir / "status.json", kMostStatus).text);
+  if (!parsed || !parsed->is_object()) return;
+  const StatusJson& json = *parsed;
   status.state = text_of(json, "state");
   status.step = count_of(json, "step");
   status.total_steps = count_of(json, "total_steps");
@@ -69,14 +59,14 @@ void read_status_file(const fs::path& run_dir, RunStatus& status) {
 }
 
 void read_metrics(const fs::path& run_dir, RunStatus& status) {
-  std::istringstream lines(tail_of(run_dir / "metrics.jsonl", kMetricsTail));
   std::vector<double> rates, mfus;
   double joule = 0, tokens = 0;
   bool measured = true;
   std::optional<double> last_tokens;
-  for (std::string line; std::getline(lines, line);) {
-    const StatusJson json = StatusJson::parse(line, nullptr, false);
-    if (!json.is_object()) continue;
+  for (const std::string& line : read_tail(run_dir / "metrics.jsonl", kMetricsTail).lines) {
+    const auto parsed = parse_untrusted_json(line);
+    if (!parsed || !parsed->is_object()) continue;
+    const StatusJson& json = *parsed;
     if (const auto loss = number_of(json, "loss")) status.loss = loss;
     if (const auto valid = number_of(json, "valid_loss")) status.valid_loss = valid;
     if (const auto rate = number_of(json, "tokens_per_s")) rates.push_back(*rate);
@@ -128,12 +118,8 @@ Row row_of(const CollectedRun& run) {
           reason_of(s)};
 }
 
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
+// Name, state and reason are text, the others numbers.
+bool is_text(std::size_t column) { return column < 2 || column + 1 == kColumns.size(); }
 
 template <class Field>
 std::string line_of(const Row& row, const char* separator, Field&& field) {
@@ -153,7 +139,7 @@ RunStatus read_run_status(const fs::path& run_dir) {
 }
 
 std::optional<int> read_exit_code(const fs::path& run_dir) {
-  std::istringstream code(tail_of(run_dir / "launch" / "exit_code", 64));
+  std::istringstream code(read_run_file(run_dir / "launch" / "exit_code", 64).text);
   if (int value = 0; code >> value) return value;
   return {};
 }
@@ -177,24 +163,23 @@ std::vector<CollectedRun> collect_runs(const fs::path& directory) {
 }
 
 std::string to_csv(const std::vector<CollectedRun>& runs) {
-  const auto field = [](const std::string& text, std::size_t) { return csv_field(text); };
+  const auto field = [](const std::string& text, std::size_t column) {
+    return is_text(column) ? csv_text(text) : text;
+  };
   std::string text = line_of(kColumns, ",", field) + "\n";
   for (const CollectedRun& run : runs) text += line_of(row_of(run), ",", field) + "\n";
   return text;
 }
 
 std::string to_markdown(const std::vector<CollectedRun>& runs) {
-  const auto field = [](std::string text, std::size_t) {
-    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
-      text.insert(at, "\\");
-    return text;
-  };
-  std::string text = "| " + line_of(kColumns, " | ", field) + " |\n|";
-  for (std::size_t i = 0; i < kColumns.size(); ++i)
-    text += i < 2 || i + 1 == kColumns.size() ? "---|" : "---:|";
-  text += "\n";
-  for (const CollectedRun& run : runs) text += "| " + line_of(row_of(run), " | ", field) + " |\n";
-  return text;
+  MarkdownTable table{.header = kColumns};
+  for (std::size_t i = 0; i < kColumns.size(); ++i) table.numbers.push_back(!is_text(i));
+  for (const CollectedRun& run : runs) {
+    Row row = row_of(run);
+    for (std::string& field : row) field = markdown_text(field);
+    table.rows.push_back(std::move(row));
+  }
+  return to_markdown(table);
 }
 
 std::string to_table(const std::vector<CollectedRun>& runs) {
@@ -206,8 +191,8 @@ std::string to_table(const std::vector<CollectedRun>& runs) {
   std::string text;
   for (const Row& row : rows) {
     std::string line = line_of(row, "  ", [&](const std::string& value, std::size_t i) {
-      return i < 2 || i + 1 == row.size() ? fmt::format("{:<{}}", value, widths[i])
-                                          : fmt::format("{:>{}}", value, widths[i]);
+      return is_text(i) ? fmt::format("{:<{}}", value, widths[i])
+                        : fmt::format("{:>{}}", value, widths[i]);
     });
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

@@ -30,6 +30,7 @@ class EveryOption : public testing::Test {
     add_launch_command(app_);
     add_doctor_command(app_);
     add_report_command(app_);
+    add_watch_command(app_);
     add_dashboard_command(app_);
     add_energy_command(app_);
   }

@@ -16,5 +16,14 @@ TEST(Statistics, MeanAndMedian) {
   EXPECT_TRUE(std::isnan(median({})));
 }
 
+TEST(Statistics, Quantile) {
+  EXPECT_EQ(quantile({30, 10, 20}, 0), 10);
+  EXPECT_EQ(quantile({30, 10, 20}, 1), 30);
+  EXPECT_EQ(quantile({30, 10, 20}, 0.5), 20);
+  EXPECT_EQ(quantile({30, 10, 20}, 0.25), 15);
+  EXPECT_EQ(quantile({7}, 0.9), 7);
+  EXPECT_TRUE(std::isnan(quantile({}, 0.5)));
+}
+
 }  // namespace
 }  // namespace kintsugi

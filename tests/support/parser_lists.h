@@ -1,6 +1,6 @@
 #pragma once
 
-// Common declarations of data_parsers.cpp, config_parsers.cpp and eval_parsers.cpp.
+// Common declarations of *_parsers.cpp.
 #include <string>
 #include <vector>
 
@@ -10,9 +10,10 @@
 namespace kintsugi {
 
 // file_parsers() returns all of them.
-std::vector<FileParser> data_parsers();    // tensors, tokenizers, prompts, token stores, text
-std::vector<FileParser> config_parsers();  // configurations, checkpoints, plans
-std::vector<FileParser> eval_parsers();    // results, tasks, translations
+std::vector<FileParser> data_parsers();      // tensors, tokenizers, prompts, token stores, text
+std::vector<FileParser> config_parsers();    // configurations, checkpoints, plans
+std::vector<FileParser> eval_parsers();      // results, tasks, translations
+std::vector<FileParser> document_parsers();  // run directories, for reports
 
 FileParser::Files files_in(const std::filesystem::path& directory);
 

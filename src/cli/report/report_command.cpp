@@ -7,60 +7,90 @@
 
 #include "cli/commands.h"
 #include "cli/report/profile_report.h"
+#include "cli/report/report_output.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "report/run_report.h"
 
 namespace kintsugi {
 namespace {
 
-struct ReportOptions {
+struct ReportArguments {
   std::vector<std::string> directories;
   ProfileReportOptions profile;
-  bool json = false;
+  std::string output;
+  bool json = false, markdown = false, csv = false;
 };
 
-void report_runs(const ReportOptions& options) {
-  if (options.directories.empty()) throw CLI::RequiredError("runs");
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const std::string& directory : options.directories) {
-    const RunReport run = read_run(directory);
-    if (options.json)
-      all.push_back(report_json(run));
-    else
-      fmt::print("{}", printable(report_text(run)));
-  }
-  if (options.json)
-    fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+ReportFormat format_of(const ReportArguments& arguments) {
+  std::optional<ReportFormat> asked;
+  if (arguments.json) asked = ReportFormat::Json;
+  if (arguments.markdown) asked = ReportFormat::Markdown;
+  if (arguments.csv) asked = ReportFormat::Csv;
+  if (arguments.output.empty()) return asked.value_or(ReportFormat::Text);
+  const std::optional<ReportFormat> named = format_of_file(arguments.output);
+  if (!named && !asked)
+    user_error(
+        "--output {}: the name does not tell the format; end it in .html, .md, .csv or .json, or "
+        "give --markdown, --csv or --json",
+        arguments.output);
+  if (named && asked && *named != *asked)
+    user_error("--output {} is {}, but --{} was given: remove one of them", arguments.output,
+               to_string(*named), to_string(*asked));
+  return named ? *named : *asked;
+}
+
+void report_runs(const ReportArguments& arguments) {
+  if (arguments.directories.empty()) throw CLI::RequiredError("runs");
+  const ReportFormat format = format_of(arguments);
+  write_report({arguments.directories.begin(), arguments.directories.end()}, format,
+               arguments.output);
 }
 
 }  // namespace
 
 void add_report_command(CLI::App& app) {
-  const auto options = std::make_shared<ReportOptions>();
+  const auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command = app.add_subcommand(
       "report",
-      "Print the state of runs (progress, goodput, attempts and how they ended) or a profile");
-  command->add_option("runs", options->directories, "Run directories (run.dir)")
+      "Report on runs, or on a profile: as text, or as a page, Markdown or CSV in a file");
+  command
+      ->add_option("runs", arguments->directories, "Run directories (run.dir), or folders of them")
       ->type_name("RUN_DIR");
-  add_profile_options(*command, options->profile);
-  command->add_flag("--json", options->json,
-                    "Print JSON: a list with one object per run, or the object of a profile");
+  add_profile_options(*command, arguments->profile);
+  command
+      ->add_option("--output", arguments->output,
+                   "Write to this file; its ending chooses the format: .html (a page that needs no "
+                   "server), .md, .csv or .json")
+      ->type_name("FILE");
+  CLI::Option* json =
+      command->add_flag("--json", arguments->json,
+                        "JSON: a list with one object per run, or the object of a profile");
+  CLI::Option* markdown = command->add_flag("--markdown", arguments->markdown,
+                                            "Tables for an issue or an appendix, as Markdown");
+  CLI::Option* csv =
+      command->add_flag("--csv", arguments->csv, "The metrics of all steps, one row per step");
+  markdown->excludes(json);
+  csv->excludes(json)->excludes(markdown);
   command->footer(
       "Examples:\n"
       "  kintsugi report runs/demo\n"
       "  kintsugi report runs/* --json\n"
+      "  kintsugi report runs/a runs/b --output report.html\n"
+      "  kintsugi report runs/demo --markdown\n"
+      "  kintsugi report runs/demo --output metrics.csv\n"
       "  kintsugi report --profile runs/demo/profiles/steps-20-25.json\n"
       "  kintsugi report --profile new.json --against old.json\n"
       "\n"
       "Goodput is the share of a run's life that was spent on new steps. docs/recovery.md\n"
-      "explains the other categories.");
-  command->callback([options] {
-    if (options->profile.file.empty()) return report_runs(*options);
-    if (!options->directories.empty())
+      "explains the other categories, docs/reports.md the files, docs/profiling.md profiles.");
+  command->callback([arguments] {
+    if (arguments->profile.file.empty()) return report_runs(*arguments);
+    if (!arguments->directories.empty())
       user_error("{} has no effect with --profile: remove one of them",
-                 options->directories.front());
-    report_profile(options->profile, options->json);
+                 arguments->directories.front());
+    if (!arguments->output.empty() || arguments->markdown || arguments->csv)
+      user_error("a profile is printed as text or --json: remove --output, --markdown and --csv");
+    report_profile(arguments->profile, arguments->json);
   });
 }
 

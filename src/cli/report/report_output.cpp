@@ -1,0 +1,205 @@
+#include "cli/report/report_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <fstream>
+
+#include "cli/report/reported_runs.h"
+#include "core/build_info.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/new_file.h"
+#include "core/units.h"
+#include "report/documents/csv.h"
+#include "report/documents/html.h"
+#include "report/documents/markdown.h"
+#include "report/json_values.h"
+#include "report/page/page.h"
+#include "report/run_report.h"
+#include "report/runs/json_members.h"
+#include "report/runs/run_view.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct FormatName {
+  ReportFormat format;
+  std::string_view name, ending;
+  std::string_view beginning;  // of a report in this format
+};
+constexpr std::array kReportFormats = {
+    FormatName{ReportFormat::Text, "text", "", ""},
+    FormatName{ReportFormat::Json, "json", ".json", "[\n  {\n    \"directory\":"},
+    FormatName{ReportFormat::Markdown, "markdown", ".md", "# Report of "},
+    FormatName{ReportFormat::Csv, "csv", ".csv", "step,"},
+    FormatName{ReportFormat::Html, "html", ".html", "<!doctype html>"},
+};
+const FormatName& name_of(ReportFormat format) {
+  return kReportFormats[static_cast<std::size_t>(format)];
+}
+
+// A typo must not cost somebody their README.md.
+void refuse_to_replace(const fs::path& output, ReportFormat format) {
+  std::error_code error;
+  if (!fs::exists(output, error)) return;
+  if (!fs::is_regular_file(output, error))
+    user_error("--output {} is not a regular file: choose another name", output.string());
+  std::string begin(64, '\0');
+  std::ifstream file(output, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  if (begin.starts_with("run,step,")) begin.erase(0, 4);
+  if (!begin.empty() && !begin.starts_with(name_of(format).beginning))
+    user_error("{} exists and is no report of this format: remove it or choose another --output",
+               output.string());
+}
+
+// The directories as they were given, and the runs below those that are no runs themselves.
+std::vector<fs::path> run_directories(const std::vector<fs::path>& given) {
+  std::vector<fs::path> all;
+  for (const fs::path& directory : given) {
+    std::error_code error;
+    if (fs::exists(directory / "status.json", error) || !fs::is_directory(directory, error)) {
+      all.push_back(directory);  // or a mistake, which read_run explains
+      continue;
+    }
+    const ReportedRuns below({directory});
+    const fs::path root = fs::canonical(directory);
+    for (const SummaryReader* run : below.readers())
+      all.push_back((directory / run->directory().lexically_relative(root)).lexically_normal());
+  }
+  return all;
+}
+
+std::string text_of_runs(const std::vector<fs::path>& directories) {
+  std::string text;
+  for (const fs::path& directory : run_directories(directories))
+    text += printable(report_text(read_run(directory)));
+  return text;
+}
+
+std::string json_of_runs(const std::vector<fs::path>& directories) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const fs::path& directory : run_directories(directories))
+    all.push_back(report_json(read_run(directory)));
+  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+double report_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Tables and pages of more runs cannot be read.
+void refuse_too_many(const ReportedRuns& runs) {
+  if (runs.readers().size() > kMostReportRuns)
+    user_error("these are {} runs: give at most {}, or use --csv, --json or kintsugi dashboard",
+               runs.readers().size(), kMostReportRuns);
+}
+
+std::string markdown_of_runs(const std::vector<fs::path>& directories) {
+  ReportedRuns runs(directories);
+  refuse_too_many(runs);
+  std::vector<std::int64_t> last_steps;
+  for (const SummaryReader* run : runs.readers())
+    last_steps.push_back(static_cast<std::int64_t>(run->summary().step.value_or(0)));
+  MarkdownReport report{
+      .table_steps = loss_table_steps(last_steps),
+      .differences = json_at(compare_json(runs.readers()), "configuration"),
+      .written = fmt::format("{} by kintsugi {}", iso_time(report_time_s()), program_version())};
+  for (const SummaryReader* run : runs.readers()) {
+    report.runs.push_back(
+        {.name = ReportedRuns::name_of(*run), .view = run_json(*run, runs.series())});
+    runs.series().with(run->directory(), [&](const StepSeries& series) {
+      report.runs.back().figures = step_figures(series, report.table_steps);
+    });
+  }
+  return to_markdown(report);
+}
+
+// The reply of /api/runs.
+nlohmann::ordered_json runs_json(const RunIndex& index) {
+  nlohmann::ordered_json runs = nlohmann::ordered_json::array(),
+                         skipped = nlohmann::ordered_json::array();
+  for (const auto& [id, run] : index.runs()) runs.push_back(to_json(run.summary()));
+  for (const SkippedFile& file : index.skipped())
+    skipped.push_back({{"path", file.path.string()}, {"why", file.why}});
+  return {{"runs", std::move(runs)}, {"skipped", std::move(skipped)}, {"folders", index.folders()}};
+}
+
+std::string html_of_runs(const std::vector<fs::path>& directories) {
+  ReportedRuns runs(directories);
+  refuse_too_many(runs);
+  HtmlReport report{.generated_s = report_time_s(),
+                    .runs = compact_json(runs_json(runs.index())),
+                    .compare = compact_json(compare_json(runs.readers()))};
+  for (const SummaryReader* run : runs.readers()) {
+    report.run.push_back(
+        {.id = run->summary().id, .view = compact_json(run_json(*run, runs.series()))});
+    runs.series().with(run->directory(), [&](const StepSeries& series) {
+      report.run.back().series = report_series(series, runs.readers().size());
+    });
+  }
+  return html_report(page_html(), report_data(report));
+}
+
+std::string content_of(const std::vector<fs::path>& directories, ReportFormat format) {
+  switch (format) {
+    case ReportFormat::Json:
+      return json_of_runs(directories);
+    case ReportFormat::Markdown:
+      return markdown_of_runs(directories);
+    case ReportFormat::Html:
+      return html_of_runs(directories);
+    default:
+      return text_of_runs(directories);
+  }
+}
+
+void write_csv_of(const std::vector<fs::path>& directories,
+                  const std::function<void(std::string_view)>& write) {
+  const ReportedRuns runs(directories);
+  std::vector<CsvRun> sources;
+  for (const SummaryReader* run : runs.readers())
+    sources.push_back({ReportedRuns::name_of(*run), run->directory() / "metrics.jsonl"});
+  write_csv(sources, write);
+}
+
+}  // namespace
+
+std::string_view to_string(ReportFormat format) { return name_of(format).name; }
+
+std::optional<ReportFormat> format_of_file(const fs::path& file) {
+  std::string ending = file.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const FormatName& one : kReportFormats)
+    if (!one.ending.empty() && ending == one.ending) return one.format;
+  return {};
+}
+
+void write_report(const std::vector<fs::path>& directories, ReportFormat format,
+                  const fs::path& output) {
+  const auto print = [](std::string_view text) { fmt::print("{}", text); };
+  if (output.empty()) {
+    if (format == ReportFormat::Csv) return write_csv_of(directories, print);
+    return print(content_of(directories, format));
+  }
+  refuse_to_replace(output, format);
+  if (format == ReportFormat::Csv) {
+    NewFile file(output);
+    write_csv_of(directories, [&](std::string_view text) { file.write(text.data(), text.size()); });
+    file.publish();
+  } else {
+    write_file_atomically(output, content_of(directories, format));
+  }
+  log_note("{}: {}", output.string(), format_bytes(static_cast<double>(fs::file_size(output))));
+}
+
+}  // namespace kintsugi

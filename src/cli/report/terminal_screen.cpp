@@ -1,0 +1,229 @@
+#include "cli/report/terminal_screen.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <string_view>
+
+namespace kintsugi {
+namespace {
+
+// Second screen, no cursor, no wrapping; and back.
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
+constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+constexpr std::array kEndSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr std::array kErrorSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+
+// Read by signal handlers, so it is plain memory.
+struct ScreenState {
+  volatile sig_atomic_t ended = 0, resized = 0, suspended = 0;
+  volatile sig_atomic_t shown = 0, has_modes = 0;
+  termios modes = {};  // of the terminal before
+  sigset_t mask = {};  // of signals before
+  std::array<struct sigaction, 64> actions = {};
+};
+ScreenState screen;
+
+// The three functions below are async-signal-safe.
+bool write_whole(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EAGAIN) {
+      pollfd ready{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+      if (::poll(&ready, 1, 1000) <= 0) return false;
+    } else if (written < 0 && errno != EINTR) {
+      return false;
+    } else if (written > 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+  return true;
+}
+
+void leave_screen() {
+  if (screen.shown == 0) return;
+  screen.shown = 0;
+  write_whole(kLeave);
+  if (screen.has_modes != 0) ::tcsetattr(STDIN_FILENO, TCSANOW, &screen.modes);
+}
+
+void on_error_signal(int signal) {
+  leave_screen();
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void enter_screen() {
+  if (screen.has_modes != 0) {
+    termios modes = screen.modes;
+    modes.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    modes.c_cc[VMIN] = 0;
+    modes.c_cc[VTIME] = 0;
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &modes);
+  }
+  screen.shown = 1;
+  write_whole(kEnter);
+}
+
+void on_end(int) { screen.ended = 1; }
+void on_resize(int) { screen.resized = 1; }
+void on_suspend(int) { screen.suspended = 1; }
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(signal, &action, &screen.actions[static_cast<std::size_t>(signal)]);
+}
+void restore(int signal) {
+  ::sigaction(signal, &screen.actions[static_cast<std::size_t>(signal)], nullptr);
+}
+
+// These are blocked except during wait(), so that none is missed between a look and the wait.
+sigset_t waited_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : kEndSignals) ::sigaddset(&set, signal);
+  ::sigaddset(&set, SIGWINCH);
+  ::sigaddset(&set, SIGTSTP);
+  return set;
+}
+
+// The process stops here until it is continued.
+void suspend() {
+  leave_screen();
+  ::raise(SIGSTOP);
+  enter_screen();
+}
+
+struct KeyName {
+  std::string_view bytes;
+  TerminalScreen::Event event;
+};
+constexpr std::array kKeys = {
+    KeyName{"\x1b[A", TerminalScreen::Event::Previous},
+    KeyName{"\x1b[D", TerminalScreen::Event::Previous},
+    KeyName{"\x1b[Z", TerminalScreen::Event::Previous},  // shift and tab
+    KeyName{"\x1bOA", TerminalScreen::Event::Previous},
+    KeyName{"\x1bOD", TerminalScreen::Event::Previous},
+    KeyName{"\x1b[B", TerminalScreen::Event::Next},
+    KeyName{"\x1b[C", TerminalScreen::Event::Next},
+    KeyName{"\x1bOB", TerminalScreen::Event::Next},
+    KeyName{"\x1bOC", TerminalScreen::Event::Next},
+    KeyName{"\t", TerminalScreen::Event::Next},
+    KeyName{"l", TerminalScreen::Event::Logarithmic},
+    KeyName{"q", TerminalScreen::Event::Quit},
+};
+
+int environment_size(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  const int value = text == nullptr ? 0 : std::atoi(text);
+  return value > 0 ? std::min(value, 1000) : otherwise;
+}
+
+}  // namespace
+
+TerminalSize terminal_size() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0)
+    return {std::min<int>(size.ws_col, 1000), std::min<int>(size.ws_row, 1000)};
+  return {environment_size("COLUMNS", 80), environment_size("LINES", 24)};
+}
+
+bool TerminalScreen::is_available() {
+  const char* const kind = std::getenv("TERM");
+  return ::isatty(STDOUT_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
+}
+
+TerminalScreen::TerminalScreen() {
+  reads_keys_ = ::isatty(STDIN_FILENO) == 1 && ::tcgetattr(STDIN_FILENO, &screen.modes) == 0;
+  screen.has_modes = reads_keys_ ? 1 : 0;
+  screen.ended = 0;
+  screen.resized = 0;
+  screen.suspended = 0;
+  const sigset_t blocked = waited_signals();
+  ::sigprocmask(SIG_BLOCK, &blocked, &screen.mask);
+  for (const int signal : kEndSignals) handle(signal, on_end);
+  for (const int signal : kErrorSignals) handle(signal, on_error_signal);
+  handle(SIGWINCH, on_resize);
+  handle(SIGTSTP, on_suspend);
+  enter_screen();
+}
+
+TerminalScreen::~TerminalScreen() {
+  leave_screen();
+  for (const int signal : kErrorSignals) restore(signal);
+  for (const int signal : kEndSignals) restore(signal);
+  restore(SIGWINCH);
+  restore(SIGTSTP);
+  ::sigprocmask(SIG_SETMASK, &screen.mask, nullptr);
+}
+
+void TerminalScreen::show(const std::vector<std::string>& lines) {
+  std::string text = "\x1b[H";
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    text += lines[i] + "\x1b[K" + (i + 1 < lines.size() ? "\r\n" : "");
+  if (!write_whole(text + "\x1b[J")) screen.ended = 1;
+}
+
+TerminalScreen::Event TerminalScreen::event_of_signals() {
+  if (screen.ended != 0) return Event::Ended;
+  if (screen.suspended != 0) {
+    screen.suspended = 0;
+    suspend();
+    return Event::Resized;
+  }
+  if (screen.resized != 0) {
+    screen.resized = 0;
+    return Event::Resized;
+  }
+  return Event::Timeout;
+}
+
+// The next known key; other bytes are dropped.
+TerminalScreen::Event TerminalScreen::event_of_key() {
+  while (!keys_.empty()) {
+    for (const KeyName& key : kKeys)
+      if (keys_.starts_with(key.bytes)) {
+        keys_.erase(0, key.bytes.size());
+        return key.event;
+      }
+    keys_.erase(0, 1);
+  }
+  return Event::Timeout;
+}
+
+TerminalScreen::Event TerminalScreen::wait(double seconds) {
+  const auto time_s = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  const double end_s = time_s() + seconds;
+  while (true) {
+    if (const Event event = event_of_key(); event != Event::Timeout) return event;
+    if (const Event event = event_of_signals(); event != Event::Timeout) return event;
+    const double left_s = end_s - time_s();
+    if (left_s <= 0) return Event::Timeout;
+    const timespec left{.tv_sec = static_cast<time_t>(left_s),
+                        .tv_nsec = static_cast<long>(1e9 * (left_s - std::floor(left_s)))};
+    pollfd keyboard{.fd = reads_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0};
+    if (::ppoll(&keyboard, 1, &left, &screen.mask) <= 0) continue;
+    std::array<char, 64> some;
+    const ssize_t bytes = ::read(STDIN_FILENO, some.data(), some.size());
+    if (bytes > 0) keys_.append(some.data(), static_cast<std::size_t>(bytes));
+    if (bytes <= 0 && (keyboard.revents & (POLLHUP | POLLERR)) != 0) reads_keys_ = false;
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,176 @@
+#include "report/documents/csv.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "report/documents/cells.h"
+#include "report/documents/metric_record.h"
+#include "report/runs/run_file.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::size_t kReadBytes = 1 << 20;
+constexpr std::size_t kMostLine = 1 << 20;  // longer lines are no records
+constexpr std::size_t kMostColumns = 2000;
+constexpr std::size_t kFlushBytes = 1 << 16;
+
+// The columns of all runs: step first, then in the order in which they were found.
+class CsvColumns {
+ public:
+  CsvColumns() { add("step"); }
+
+  void add(const std::string& name) {
+    if (!numbers_.try_emplace(name, names_.size()).second) return;
+    if (names_.size() == kMostColumns)
+      user_error("the metrics have more than {} different keys: they cannot be written as CSV",
+                 kMostColumns);
+    names_.push_back(name);
+  }
+  // Empty: it was found only later, in a file that grows.
+  std::optional<std::size_t> find(const std::string& name) const {
+    const auto found = numbers_.find(name);
+    return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+  }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::unordered_map<std::string, std::size_t> numbers_;
+  std::vector<std::string> names_;
+};
+
+std::string cell_of(const RecordValue& value) {
+  if (value.kind == JsonMember::Kind::Null) return "";
+  return value.kind == JsonMember::Kind::Text ? csv_text(value.text) : value.text;
+}
+
+double step_of(const std::vector<RecordValue>& values) {
+  for (const RecordValue& value : values)
+    if (value.name == "step" && value.kind == JsonMember::Kind::Number)
+      return std::strtod(value.text.c_str(), nullptr);
+  return std::nan("");
+}
+
+// One metrics.jsonl, open: what replaces it meanwhile is not read.
+class CsvSource {
+ public:
+  explicit CsvSource(const fs::path& metrics) : file_(metrics) {
+    if (!file_.is_open())
+      user_error("{} cannot be read: {}", metrics.string(),
+                 file_.problem().empty() ? "there is no such file" : file_.problem());
+  }
+
+  void add_columns(CsvColumns& columns) const {
+    find_lines([&](std::uint64_t, std::string_view line) {
+      const std::vector<RecordValue> values = record_values(line);
+      if (!std::isfinite(step_of(values))) return;
+      for (const RecordValue& value : values) columns.add(value.name);
+    });
+  }
+
+  template <class Use>  // use(values), of the records that count
+  void visit(const Use& use) const {
+    std::string line;
+    for (const Row& row : newest_rows()) {
+      file_.read(row.offset, row.bytes, line);
+      if (const auto values = record_values(line); !values.empty()) use(values);
+    }
+  }
+
+ private:
+  struct Row {
+    double step = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0;
+  };
+
+  // A record replaces those of its step and of later ones: they were done again.
+  std::vector<Row> newest_rows() const {
+    std::vector<Row> rows;
+    find_lines([&](std::uint64_t offset, std::string_view line) {
+      const double step = step_of(record_values(line));
+      if (!std::isfinite(step)) return;
+      while (!rows.empty() && rows.back().step >= step) rows.pop_back();
+      rows.push_back({step, offset, static_cast<std::uint32_t>(line.size())});
+    });
+    return rows;
+  }
+
+  // Calls use(offset, line) for each complete line.
+  template <class Use>
+  void find_lines(const Use& use) const {
+    std::string rest, some;
+    std::uint64_t begin = 0;  // of `rest` in the file
+    bool inside = false;      // of a line that is too long
+    for (std::uint64_t offset = 0; offset < file_.stamp().size; offset += some.size()) {
+      file_.read(offset, kReadBytes, some);
+      if (some.empty()) return;
+      rest += some;
+      std::size_t at = 0;
+      for (std::size_t end; (end = rest.find('\n', at)) != std::string::npos; at = end + 1) {
+        if (!inside) use(begin + at, std::string_view(rest).substr(at, end - at));
+        inside = false;
+      }
+      if (rest.size() - at > kMostLine) {
+        inside = true;
+        at = rest.size();
+      }
+      rest.erase(0, at);
+      begin += at;
+    }
+  }
+
+  RunFile file_;
+};
+
+// Collects rows and hands them on in blocks.
+class CsvOutput {
+ public:
+  explicit CsvOutput(const std::function<void(std::string_view)>& write) : write_(write) {}
+
+  void row(const std::vector<std::string>& cells) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      if (i > 0) text_ += ',';
+      text_ += cells[i];
+    }
+    text_ += '\n';
+    if (text_.size() >= kFlushBytes) flush();
+  }
+  void flush() {
+    if (!text_.empty()) write_(text_);
+    text_.clear();
+  }
+
+ private:
+  const std::function<void(std::string_view)>& write_;
+  std::string text_;
+};
+
+}  // namespace
+
+void write_csv(const std::vector<CsvRun>& runs,
+               const std::function<void(std::string_view)>& write) {
+  CsvColumns columns;
+  for (const CsvRun& run : runs) CsvSource(run.metrics).add_columns(columns);
+  const std::size_t first = runs.size() > 1 ? 1 : 0;  // the column of the step
+  CsvOutput output(write);
+  std::vector<std::string> cells;
+  if (first > 0) cells.push_back("run");
+  for (const std::string& name : columns.names()) cells.push_back(csv_text(name));
+  output.row(cells);
+  for (const CsvRun& run : runs)
+    CsvSource(run.metrics).visit([&](const std::vector<RecordValue>& values) {
+      cells.assign(columns.names().size() + first, "");
+      if (first > 0) cells[0] = csv_text(run.name);
+      for (const RecordValue& value : values)
+        if (const auto column = columns.find(value.name)) cells[first + *column] = cell_of(value);
+      output.row(cells);
+    });
+  output.flush();
+}
+
+}  // namespace kintsugi

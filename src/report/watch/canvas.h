@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kintsugi {
+
+// How a cell of a terminal looks. Without colours all are the same.
+enum class CellStyle : std::uint8_t { Plain, Bold, Dim, Good, Warning, Bad, Curve, Mark, Chosen };
+
+// A rectangle of terminal cells that text is drawn into. What does not fit is cut off, so that no
+// text, of whatever width, moves the text beside it.
+class Canvas {
+ public:
+  Canvas(int columns, int rows);
+
+  int columns() const { return columns_; }
+  int rows() const { return rows_; }
+
+  // Draws text in a row from `column` on, up to the column `end` (not included), and returns the
+  // column after it. Control characters and damaged UTF-8 are drawn as `printable` writes them;
+  // characters that have no width or change the direction of writing are left out.
+  int text(int row, int column, int end, std::string_view text, CellStyle style = {});
+  void put(int row, int column, char32_t character, CellStyle style = {});
+
+  // One UTF-8 text for each row, without spaces at its end. `colours`: with escape sequences.
+  std::vector<std::string> lines(bool colours) const;
+
+ private:
+  struct Cell {
+    char32_t character = U' ';  // 0: the second half of a wide character
+    CellStyle style = CellStyle::Plain;
+  };
+  Cell& at(int row, int column) {
+    return cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(columns_) +
+                  static_cast<std::size_t>(column)];
+  }
+
+  int columns_, rows_;
+  std::vector<Cell> cells_;
+};
+
+// The cells that text takes in a row.
+int display_width(std::string_view text);
+
+}  // namespace kintsugi
