@@ -63,7 +63,8 @@ TEST_F(OperationCosts, OthersAreLimitedByMemory) {
 // Retention is several matmuls and memory-bound work: one operation with their sum.
 TEST_F(OperationCosts, AnOperationOfSeveralPartsIsOne) {
   const Tensor qk = tensor(DType::F32, {1, 8, 2, 4}), v = tensor(DType::F32, {1, 8, 2, 6});
-  const OperationCost cost = meter_.retention_forward(v, qk, qk, v, {}, {}, {.chunk = 8});
+  const OperationCost cost = meter_.retention_forward(
+      v, qk, qk, v, {}, {}, {.decays = tensor(DType::F32, {2}), .chunk = 8});
   EXPECT_EQ(cost.work, WorkKind::Matmul);
   // One chunk of 8 tokens for each of 2 heads: states, outputs from them, scores, values.
   EXPECT_DOUBLE_EQ(cost.flops, 2.0 * 2 * (4 * 6 * 8 + 8 * 6 * 4 + 8 * 8 * 4 + 8 * 6 * 8));

@@ -166,7 +166,7 @@ TEST_F(ProfileOnRanks, TheDiffNamesTheSlowedOperation) {
   ASSERT_EQ(report("--profile after.json.gz --against before.json"), 0) << content("err");
   EXPECT_THAT(content("out"), testing::StartsWith("swiglu_forward got slower the most: +"));
   ASSERT_EQ(report("--profile before.json --against after.json.gz --json"), 0) << content("err");
-  const json& first = profile("out").at("diff").at("operations").at(0);
+  const json first = profile("out").at("diff").at("operations").at(0);
   EXPECT_EQ(first.at("name"), "swiglu_forward");
   EXPECT_EQ(first.at("change"), "faster");
   EXPECT_EQ(first.at("calls_before"), first.at("calls_after"));

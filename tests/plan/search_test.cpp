@@ -88,6 +88,18 @@ TEST(Planner, PartsAddUp) {
   });
 }
 
+// If the device never waits for the host, the operations of the slowest stage are its compute.
+TEST(Planner, OperationsAddUpToTheCompute) {
+  Planner planner(small_job(), load_machine("dgx-a100"), {.host_us = 0, .collective_host_us = 0});
+  for_each_layout(planner.job(), planner.machine(), {.gpus = 8}, [&](const Layout& layout) {
+    const Evaluation e = planner.timing(layout);
+    EXPECT_NEAR(e.matmul_s + e.attention_s + e.memory_s, e.ideal_s, 1e-9 * e.step_s)
+        << to_string(layout);
+    EXPECT_GT(e.attention_s, 0);
+    EXPECT_GT(e.memory_s, 0);
+  });
+}
+
 // This engine on one H200, bench/README.md: tokens/s and the arena's GiB.
 TEST(Planner, ThisEngineOnAnH200) {
   struct Measured {

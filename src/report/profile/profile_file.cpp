@@ -1,7 +1,6 @@
 #include "report/profile/profile_file.h"
 
-#include <cmath>
-#include <limits>
+#include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -120,14 +119,14 @@ class EventReader {
   void give(std::vector<RankTrace>& ranks) {
     std::map<std::int64_t, RankTrace*> by_rank;
     for (RankTrace& rank : ranks) by_rank[rank.rank] = &rank;
-    for (Event& event : events_) {
+    for (; !events_.empty(); events_.pop_front()) {
+      Event& event = events_.front();
       const auto rank = by_rank.find(event.process);
       if (rank == by_rank.end()) continue;
       const auto lane = lanes_.find({event.process, event.thread});
       if (lane != lanes_.end()) event.span.lane = without_row(lane->second);
       rank->second->spans.push_back(std::move(event.span));
     }
-    events_.clear();
   }
 
  private:
@@ -180,7 +179,7 @@ class EventReader {
   }
 
   const std::string& source_;
-  std::vector<Event> events_;
+  std::deque<Event> events_;  // its memory shrinks while give() takes them
   std::map<std::pair<std::int64_t, std::int64_t>, std::string> lanes_;
 };
 
