@@ -42,22 +42,29 @@ class SweepOfPower : public testing::Test {
   }
   PowerSweep sweep(const SweepOptions& options) {
     PowerControl control(tree_.search());
-    return sweep_power(control, {meter_.get()}, options,
-                       {.step = [this] { return step(); },
-                        .now_s = [this] { return now_s_; },
-                        .stop = [this] { return stop_after_ > 0 && steps_ >= stop_after_; }});
+    return sweep_power(
+        control, {meter_.get()}, options,
+        {.step = [this] { return step(); },
+         .now_s = [this] { return now_s_; },
+         .stop = [this] { return stop_after_ > 0 && steps_ >= stop_after_; },
+         .progress = [this](std::int64_t done,
+                            std::int64_t all) { progress_.emplace_back(done, all); }});
   }
 
   FakeTree tree_{"nvml", "usr/lib64/libnvidia-ml.so.1"};
   std::unique_ptr<Meter> meter_;
   double now_s_ = 100, energy_mj_ = 5000000;
   int steps_ = 0, stop_after_ = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> progress_;
 };
 
 TEST_F(SweepOfPower, MeasuresEachLimitAndFindsTheOptimum) {
   const PowerSweep result =
       sweep({.limits_w = {700, 600, 500, 400, 300, 200}, .seconds = 3, .settle_s = 0.5});
   ASSERT_EQ(result.points.size(), 6U);
+  ASSERT_EQ(progress_.size(), 6U);
+  EXPECT_EQ(progress_.front(), (std::pair<std::int64_t, std::int64_t>(1, 6)));
+  EXPECT_EQ(progress_.back(), (std::pair<std::int64_t, std::int64_t>(6, 6)));
   EXPECT_EQ(result.not_done, "");
   double limit = 700;
   for (const SweepPoint& point : result.points) {

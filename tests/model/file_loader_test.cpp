@@ -85,7 +85,16 @@ TEST_F(FileLoaderTest, LoadsAnyRangeIntoAnyTensor) {
   loads.push_back(announce(loader, 0, 4008, DType::F32, DType::F64, 2'500'000, Side::Host));
   loads.push_back(announce(loader, 0, 15'000'000, DType::F32, DType::F16, 5, Side::Device));
   loads.push_back(announce(loader, 0, 15'000'040, DType::F32, DType::F64, 1000, Side::Device));
-  loader.run();
+  std::int64_t last = 0, total = 0;
+  loader.run([&](std::int64_t done, std::int64_t all) {
+    EXPECT_GT(done, last);
+    last = done;
+    total = all;
+  });
+  // Each byte is read once: 24 MiB of the second file, and two ranges of the first one. The 20
+  // bytes between its last two loads are read too, the millions before them are not.
+  EXPECT_EQ(total, (std::int64_t{24} << 20) + 12'000'000 + 20 + 20 + 4000);
+  EXPECT_EQ(last, total);
   for (const Load& load : loads) expect_loaded(load);
   EXPECT_EQ(backend_.pending(), 0u);
 }

@@ -137,6 +137,12 @@ TEST(RunConfigWriting, ReadsBackToTheSame) {
       "train.loss_scale={initial: 7.5, minimum: 0.25}",
       "layout={dp: 1, recompute: selective, recompute_every: 4, schedule: interleaved, chunks: 2}",
       "layout.split='3,4,5'",
+      "run.notify.command=echo 'it is' \"done\"",
+      "run.notify.webhook=http://localhost:8080/a",
+      "run.notify.on=[failed, checkpoint]",
+      "run.notify.stalled_after=90s",
+      "train.samples.prompts=[\"Once, upon: a time\", \"#2\"]",
+      "train.samples.tokens=5",
       "device=cpu",
       "threads=12"};
   for (const auto& overrides : {std::vector<std::string>{}, unusual}) {
@@ -155,9 +161,9 @@ TEST(RunConfigWriting, EveryKeyOnce) {
       text,
       StartsWith("run:\n  dir: runs/run\n  seed: 1\n  from: null\n  time_limit: 0s\n  stop_margin: "
                  "0s\n  node_ledger: null\n  tensorboard: true\n  prometheus: true\n  notify:\n    "
-                 "command: \"\"\n    webhook: \"\"\n    on: [finished, failed, stopped, diverged, "
-                 "spike, stalled]\n    stalled_after: auto\nmodel: # from preset "
-                 "llama-tiny\n  family: llama\n"));
+                 "command: null\n    webhook: null\n    on: [\"finished\", \"failed\", "
+                 "\"stopped\", \"diverged\", \"spike\", \"stalled\"]\n    stalled_after: "
+                 "auto\nmodel: # from preset llama-tiny\n  family: llama\n"));
   EXPECT_THAT(text,
               HasSubstr("\ndata:\n  train:\n    - path: a.txt\n      name: a\n      weight: auto"));
   EXPECT_THAT(text, HasSubstr("\n  betas: [0.9, 0.95]\n"));

@@ -366,11 +366,13 @@ class Checks {
     for (const std::string& event : notify.on)
       if (std::find(kEvents.begin(), kEvents.end(), event) == kEvents.end())
         complain("run.notify.on", "has '{}': the events are {}", event, fmt::join(kEvents, ", "));
-    if (notify.command.empty() && notify.webhook.empty() && notify.on != NotifyConfig{}.on)
+    if (!notify.command && !notify.webhook && notify.on != NotifyConfig{}.on)
       complain("run.notify.on", "does nothing without run.notify.command or run.notify.webhook");
-    if (notify.webhook.empty()) return;
+    if (notify.command && notify.command->empty())
+      complain("run.notify.command", "is empty: give a command, or remove it");
+    if (!notify.webhook) return;
     try {
-      parse_http_address(notify.webhook);
+      parse_http_address(*notify.webhook);
     } catch (const UserError& error) {
       complain("run.notify.webhook", "{}", error.what());
     }

@@ -48,8 +48,8 @@ struct Duration {
 
 // Who is told about events of the run.
 struct NotifyConfig {
-  std::string command = {};  // of the shell, run on rank 0; empty: none
-  std::string webhook = {};  // http address to which the event is posted; empty: none
+  std::optional<std::string> command = {};  // of the shell, run on rank 0
+  std::optional<std::string> webhook = {};  // http address to which the event is posted
   std::vector<std::string> on = {"finished", "failed", "stopped", "diverged", "spike", "stalled"};
   std::optional<Duration> stalled_after = {};  // without a step; none: from the median step
   bool operator==(const NotifyConfig&) const = default;

@@ -18,7 +18,8 @@ std::string whole_path(const std::filesystem::path& path) {
 }
 
 NotifierOptions notifier_options(const NotifyConfig& config, const std::string& run) {
-  return {.command = config.command, .webhook = config.webhook, .run = run};
+  return {
+      .command = config.command.value_or(""), .webhook = config.webhook.value_or(""), .run = run};
 }
 
 }  // namespace
