@@ -123,16 +123,6 @@ std::string markdown_of_runs(const std::vector<fs::path>& directories) {
   return to_markdown(report);
 }
 
-// The reply of /api/runs.
-nlohmann::ordered_json runs_json(const RunIndex& index) {
-  nlohmann::ordered_json runs = nlohmann::ordered_json::array(),
-                         skipped = nlohmann::ordered_json::array();
-  for (const auto& [id, run] : index.runs()) runs.push_back(to_json(run.summary()));
-  for (const SkippedFile& file : index.skipped())
-    skipped.push_back({{"path", file.path.string()}, {"why", file.why}});
-  return {{"runs", std::move(runs)}, {"skipped", std::move(skipped)}, {"folders", index.folders()}};
-}
-
 std::string html_of_runs(const std::vector<fs::path>& directories) {
   ReportedRuns runs(directories);
   refuse_too_many(runs);

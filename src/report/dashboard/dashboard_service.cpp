@@ -147,13 +147,9 @@ std::optional<std::filesystem::path> DashboardService::directory_of(const std::s
 }
 
 HttpReply DashboardService::runs() {
-  DashboardJson list = DashboardJson::array(), left_out = list;
-  for (const RunSummary& summary : summaries()) list.push_back(to_json(summary));
+  refresh();
   const std::lock_guard lock(mutex_);
-  for (const SkippedFile& file : index_.skipped())
-    left_out.push_back({{"path", printable(file.path.string())}, {"why", file.why}});
-  return json_text_reply(
-      compact_json({{"runs", list}, {"skipped", left_out}, {"folders", index_.folders()}}));
+  return json_text_reply(compact_json(runs_json(index_)));
 }
 
 HttpReply DashboardService::run(const HttpRequest& request) {

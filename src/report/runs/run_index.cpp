@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -150,6 +151,15 @@ std::uint64_t RunIndex::bytes_read() const {
   std::uint64_t bytes = bytes_of_others_;
   for (const auto& [id, run] : runs_) bytes += run.bytes_read();
   return bytes;
+}
+
+nlohmann::ordered_json runs_json(const RunIndex& index) {
+  nlohmann::ordered_json runs = nlohmann::ordered_json::array(), left_out = runs;
+  for (const auto& [id, run] : index.runs()) runs.push_back(to_json(run.summary()));
+  for (const SkippedFile& file : index.skipped())
+    left_out.push_back({{"path", printable(file.path.string())}, {"why", file.why}});
+  return {
+      {"runs", std::move(runs)}, {"skipped", std::move(left_out)}, {"folders", index.folders()}};
 }
 
 }  // namespace kintsugi

@@ -56,4 +56,7 @@ class RunIndex {
   double next_search_s_ = 0;
 };
 
+// The reply of /api/runs: {"runs", "skipped", "folders"}.
+nlohmann::ordered_json runs_json(const RunIndex& index);
+
 }  // namespace kintsugi
