@@ -212,7 +212,7 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
     shape_.fixed_reads = work_->head_rows();
   }
   shape_.pads_singles = !backend_.is_on_host(work_->output);
-  load_parameters(backend_, *store_, files, options_.loading);
+  load_parameters(backend_, *store_, files, options.loading);
   if (adapter) apply_adapter(backend_, *store_, *adapter);
   work_->scratch.prepare();
   backend_.synchronize();  // from here on the weights are constant

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/units.h"
 #include "eval/run/evaluation.h"
 #include "eval/run/task_scores.h"
@@ -80,8 +82,13 @@ std::string RunTasks::description() const {
   return text;
 }
 
-std::vector<StepRecord::TaskMetric> RunTasks::evaluate(ScoringModel& model) const {
-  const std::vector<TaskAnswers> answers = prepared_->evaluation.ask(model, {});
+std::vector<StepRecord::TaskMetric> RunTasks::evaluate(ScoringModel& model,
+                                                       const ProgressCall& progress) const {
+  const std::vector<TaskAnswers> answers =
+      prepared_->evaluation.ask(model, [&](std::size_t done, std::size_t all) {
+        if (progress)
+          progress(static_cast<std::int64_t>(std::min(done, all)), static_cast<std::int64_t>(all));
+      });
   std::vector<StepRecord::TaskMetric> results;
   const auto add = [&](const std::string& name, const std::vector<MetricValue>& metrics) {
     for (const MetricValue& one : metrics)

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/progress.h"
 #include "train/config/config.h"
 #include "train/step_record.h"
 #include "train/training_model.h"
@@ -21,7 +22,9 @@ class RunTasks {
   std::string description() const;  // "lambada (500 documents), arc_easy (2376 documents)"
   TaskTokenizer& tokenizer() { return tokenizer_; }
   // The metrics of all tasks, then those of all groups.
-  std::vector<StepRecord::TaskMetric> evaluate(ScoringModel& model) const;
+  // `progress`: requests.
+  std::vector<StepRecord::TaskMetric> evaluate(ScoringModel& model,
+                                               const ProgressCall& progress = {}) const;
 
  private:
   TaskTokenizer tokenizer_;

@@ -56,9 +56,11 @@ void Trainer::evaluate_tasks() {
     return stops_.decided();
   };
   LedModel led(model, host(), interrupts, block_tokens(config_, *groups_));
+  std::optional<Progress> progress;
+  if (is_first()) progress.emplace("evaluate tasks", 0, "requests");
   try {
     if (!is_first()) led.follow();
-    if (is_first()) record_.tasks = tasks_->evaluate(led);
+    if (is_first()) record_.tasks = tasks_->evaluate(led, progress->callback());
     if (is_first()) led.finish();
   } catch (const LedModel::Interrupted&) {
     log_info("step {:>6}  the evaluation of tasks was interrupted", state_.step);
@@ -68,6 +70,7 @@ void Trainer::evaluate_tasks() {
     if (is_first()) led.finish();
     throw;
   }
+  progress.reset();
   communication_ = communication_times();  // not part of the next step
   const double seconds = seconds_since(begin);
   if (is_first()) report_tasks();

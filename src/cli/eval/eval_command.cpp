@@ -30,11 +30,14 @@ std::vector<double> score_tokens(const EvalArguments& a, const ModelFiles& files
                                  const std::vector<std::int32_t>& tokens) {
   const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
   LocalCommunicator alone("tensor", backend.get());
+  std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
   InferenceEngine engine(*backend, alone, files.model,
                          {.precision = parse_precision(a.engine.precision),
                           .max_length = static_cast<std::int64_t>(tokens.size()),
                           .max_sequences = 1,
-                          .adapter = files.adapter});
+                          .adapter = files.adapter,
+                          .loading = loading->callback()});
+  loading.reset();
   std::vector<double> values;
   const GenerationResult result =
       generate_text(engine, nullptr, {.prompt = tokens, .max_tokens = 0, .score_from = 1},

@@ -196,11 +196,14 @@ void chat(ChatArguments& a) {
   const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
   const DType precision = parse_precision(a.engine.precision);
   LocalCommunicator alone("tensor", backend.get());
+  std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
   InferenceEngine model(*backend, alone, files.model,
                         {.precision = precision,
                          .max_length = context,
                          .max_sequences = 1,
-                         .adapter = files.adapter});
+                         .adapter = files.adapter,
+                         .loading = loading->callback()});
+  loading.reset();
   ChatSession(a, format, text, model, context).run();
 }
 

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,7 @@
 #include "cli/options.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "data/corpora/record_reader.h"
 #include "serve/generation.h"
@@ -132,7 +132,8 @@ class GenerateJob {
       with_engine(job, a_.engine, files_, [&](InferenceEngine& engine, Communicator&) {
         texts_.resize(inputs_.size());
         for (std::size_t i = 0; i < inputs_.size(); ++i) submit(engine, i);
-        while (is_read_ && engine.step()) report_progress();
+        while (is_read_ && engine.step())
+          if (done_ < inputs_.size()) report_progress();
         report_progress();
       });
     });
@@ -255,20 +256,20 @@ class GenerateJob {
     return std::fflush(stdout) == 0;
   }
 
-  // For many prompts: a line on standard error every 10 s and at the end.
+  // For many prompts, on standard error and never as a live line: texts are printed meanwhile.
+  static ProgressOutput progress_output() {
+    ProgressOutput output = terminal_progress();
+    output.live = false;
+    output.show = [](const std::string& line) { log_note("{}", line); };
+    return output;
+  }
   void report_progress() {
-    const std::size_t done = done_;
-    if (inputs_.size() == 1 || done == 0) return;
-    const auto now = std::chrono::steady_clock::now();
-    const bool last = done == inputs_.size();
-    if (!last && now - reported_ < std::chrono::seconds(10)) return;
-    reported_ = now;
-    const double elapsed_s = std::chrono::duration<double>(now - start_).count();
-    const double eta_s =
-        elapsed_s / static_cast<double>(done) * static_cast<double>(inputs_.size() - done);
-    log_note("{}/{} prompts, {} tokens in {} ({:.1f} tokens/s){}", done, inputs_.size(), tokens_,
-             format_duration(elapsed_s), static_cast<double>(tokens_) / std::max(elapsed_s, 1e-9),
-             last ? "" : ", ETA " + format_duration(eta_s));
+    if (inputs_.size() == 1) return;
+    progress_.set(static_cast<std::int64_t>(done_), std::ssize(inputs_));
+    if (done_ < inputs_.size()) return;
+    const double elapsed_s = progress_.elapsed_s();
+    log_note("{}/{} prompts, {} tokens in {} ({:.1f} tokens/s)", done_, inputs_.size(), tokens_,
+             format_duration(elapsed_s), static_cast<double>(tokens_) / std::max(elapsed_s, 1e-9));
   }
 
   GenerateArguments& a_;
@@ -287,8 +288,7 @@ class GenerateJob {
   std::size_t tokens_ = 0;   // generated
   bool is_read_ = true;      // false: the reader has closed the pipe
   TextPrinter printer_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(),
-                                        reported_ = start_;
+  Progress progress_{"generate", 0, "prompts", progress_output()};
 };
 
 void add_prompt_options(CLI::App& command, GenerateArguments& a) {

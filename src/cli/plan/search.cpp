@@ -73,8 +73,11 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
     gpus.insert(gpus.begin(), half);
   }
   if (!strong) job.batch = job.batch * gpus.front() / most;
-  const auto rows =
-      scaling(job, machine, options.limits, strong ? ScalingKind::Strong : ScalingKind::Weak, gpus);
+  const auto rows = [&] {
+    Progress progress("plan", 0, "numbers of GPUs");
+    return scaling(job, machine, options.limits, strong ? ScalingKind::Strong : ScalingKind::Weak,
+                   gpus, progress.callback());
+  }();
   if (rows.empty()) {
     Planner planner(job_on(most), machine);
     refuse(planner, options.limits, search_layouts(planner, options.limits), job_on);

@@ -11,9 +11,11 @@ namespace kintsugi {
 
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const SearchLimits& limits, ScalingKind kind,
-                                const std::vector<int>& gpus) {
+                                const std::vector<int>& gpus, const ProgressCall& progress) {
   std::vector<ScalingRow> rows;
+  std::int64_t done = 0;
   for (const int count : gpus) {
+    if (progress) progress(done++, std::ssize(gpus));
     PlanJob scaled = job;
     if (kind == ScalingKind::Weak) scaled.batch = job.batch * count / gpus.front();
     SearchLimits row_limits = limits;

@@ -16,9 +16,10 @@ struct ScalingRow {
   double efficiency = 0;  // tokens/s/GPU relative to the first row
 };
 // The best layout for each number of GPUs. Numbers for which no layout fits are left out.
+// `progress`: numbers of GPUs.
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const SearchLimits& limits, ScalingKind kind,
-                                const std::vector<int>& gpus);
+                                const std::vector<int>& gpus, const ProgressCall& progress = {});
 // With a price the table has the cost of a billion tokens.
 std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour = -1);
 // A diagram of efficiency over GPUs.
