@@ -70,6 +70,10 @@ void set_ranks(ProfileRequest& request, std::string_view text) {
 
 }  // namespace
 
+std::string range_text(std::int64_t first, std::int64_t last) {
+  return first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
+}
+
 bool ProfileRequest::records(int rank, int ranks) const {
   return rank >= first_rank && rank <= (last_rank < 0 ? kDefaultRanks - 1 : last_rank) &&
          rank < ranks;
@@ -147,8 +151,8 @@ void StepProfile::close() {
 void StepProfile::report() const {
   if (done_ || groups_ == nullptr || !groups_->is_first()) return;
   if (first_seen_ == 0) return log_warning("no profile: this process had no step to train");
-  log_warning("no profile: steps {}-{} were requested, but this process trained steps {}-{}",
-              request_.first_step, request_.last_step, first_seen_, step_);
+  log_warning("no profile: steps {} were requested, but this process trained steps {}",
+              range_text(request_.first_step, request_.last_step), range_text(first_seen_, step_));
 }
 
 void StepProfile::begin() {

@@ -24,6 +24,7 @@ struct ProfileRequest {
   bool records(int rank, int ranks) const;
   bool given_steps() const { return first_step > 0; }
 };
+std::string range_text(std::int64_t first, std::int64_t last);  // "20-25", "20"
 // `text` is "steps=20-25,ranks=0-7,file=PATH" or part of it, in this order; a single step or rank
 // is a range of one. Throws UserError if it is something else or too long.
 ProfileRequest parse_profile_request(std::string_view text);

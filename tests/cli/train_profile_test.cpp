@@ -172,6 +172,21 @@ TEST_F(ProfileOnRanks, TheDiffNamesTheSlowedOperation) {
   EXPECT_EQ(first.at("calls_before"), first.at("calls_after"));
 }
 
+// Steps are counted over all stages.
+TEST_F(ProfileOnRanks, IsOfAnyStage) {
+  std::ofstream(directory_ / "run.yaml")
+      << small_config((directory_ / "corpus.txt").string(), "run",
+                      "eval_every: 0, checkpoint_every: 0, precision: fp64",
+                      "threads: 1\nstages:\n  - {name: short, steps: 2}\n"
+                      "  - {name: long, steps: 3, data: {sequence_length: 48}}\n");
+  ASSERT_EQ(train(2, "--profile steps=3-4"), 0) << content("err");
+  const TraceEvents events(profile("run/profiles/steps-3-4.json"));
+  EXPECT_EQ(events.names(1, "compute").count("attention_forward 1x4x48x8 causal"), 2u * 4 * 2);
+  EXPECT_EQ(profile("run/profiles/steps-3-4.json").at("otherData").at("stage"), 1);
+  ASSERT_EQ(report("--profile run/profiles/steps-3-4.json --machine dgx-h100"), 0)
+      << content("err");
+}
+
 TEST_F(ProfileOnRanks, IsOffByDefault) {
   ASSERT_EQ(train(2, "--set layout.zero=1"), 0) << content("err");
   EXPECT_EQ(content("out").find("profile"), std::string::npos);
@@ -191,7 +206,7 @@ TEST_F(ProfileOnRanks, MistakesAreReportedBeforeTheRunBegins) {
   expect_refused("--profile file=.", "--profile file=.: that is a directory");
   expect_refused("--profile steps=4-3", "--profile steps=4-3: give a step of the run");
   expect_refused("--profile steps=6-7", "--profile steps=6-7: the run has 5 steps");
-  expect_refused("--profile ranks=2", "--profile ranks=2-2: the run has 2 ranks");
+  expect_refused("--profile ranks=2", "--profile ranks=2: the run has 2 ranks");
   expect_refused("--profile 3-4", "--profile 3-4: give steps=20-25");
   expect_refused("--profile", "only these operations can be repeated",
                  "KINTSUGI_REPEAT_OPERATION=adamw:2");

@@ -129,10 +129,11 @@ std::int64_t last_step(const RunConfig& config) {
 
 void check_profile(const ProfileRequest& request, const RunConfig& config, int ranks) {
   if (request.first_rank >= ranks)
-    user_error("--profile ranks={}-{}: the run has {}", request.first_rank, request.last_rank,
-               format_number(ranks, "rank"));
+    user_error("--profile ranks={}: the run has {}",
+               range_text(request.first_rank, request.last_rank), format_number(ranks, "rank"));
   if (!config.run.from && request.first_step > last_step(config))
-    user_error("--profile steps={}-{}: the run has {}", request.first_step, request.last_step,
+    user_error("--profile steps={}: the run has {}",
+               range_text(request.first_step, request.last_step),
                format_number(last_step(config), "step"));
 }
 
