@@ -197,15 +197,16 @@ TEST_F(Dashboard, MergesPrometheusFiles) {
   write_run("hostile", 5);
   write("hostile/metrics.prom",
         "# TYPE kintsugi_loss counter\nkintsugi_loss{run=\"x\"} 7\nnonsense\n"
-        "# TYPE other gauge\nother{a=\"b\" 3\nother{a=\"}\"} 4\nother 5 x\nother{} abc\n"
+        "# HELP other Text.\n# TYPE other gauge\nother{a=\"b\" 3\nother{a=\"}\"} 4\nother 5 "
+        "x\nother{} abc\n"
         "# TYPE kintsugi_dashboard_runs gauge\nkintsugi_dashboard_runs 5\n");
   start();
   const HttpReply reply = ask("/metrics");
   EXPECT_EQ(reply.body,
             "# HELP kintsugi_loss Loss.\n# TYPE kintsugi_loss gauge\n"
-            "kintsugi_loss{run=\"a\"} 2.5\nkintsugi_loss{run=\"b\"} 2.5\n"
-            "kintsugi_loss{run=\"copied\"} 1\n"
-            "# TYPE other gauge\nother{a=\"}\"} 4\n"
+            "kintsugi_loss{run=\"a\"} 2.5\nkintsugi_loss{run=\"copied\"} 1\n"
+            "kintsugi_loss{run=\"b\"} 2.5\n"
+            "# HELP other Text.\n# TYPE other gauge\nother{a=\"}\"} 4\n"
             "# HELP kintsugi_dashboard_runs Runs below the folders, by state.\n"
             "# TYPE kintsugi_dashboard_runs gauge\n"
             "kintsugi_dashboard_runs{state=\"finished\"} 3\n");

@@ -14,6 +14,7 @@ std::vector<FileParser> data_parsers();      // tensors, tokenizers, prompts, to
 std::vector<FileParser> config_parsers();    // configurations, checkpoints, plans
 std::vector<FileParser> eval_parsers();      // results, tasks, translations
 std::vector<FileParser> document_parsers();  // run directories, for reports
+std::vector<FileParser> run_parsers();       // run directories, for the dashboard
 
 FileParser::Files files_in(const std::filesystem::path& directory);
 

@@ -18,6 +18,7 @@
 #include "core/units.h"
 #include "http/http_server.h"
 #include "report/dashboard/dashboard_service.h"
+#include "report/profile/profile_output.h"
 
 namespace kintsugi {
 namespace {
@@ -58,7 +59,9 @@ void show_dashboard(const DashboardArguments& a) {
         "(Debian: libcpp-httplib-dev) and build again");
   const ShutdownSignals signals;
   const std::string token = token_of(a.token);
-  DashboardService service({.folders = {a.folders.begin(), a.folders.end()}, .token = token});
+  DashboardService service({.folders = {a.folders.begin(), a.folders.end()},
+                            .token = token,
+                            .profile_json = profile_page_json});
   HttpServer server(service, a.server);
   if (!server.is_local() && token.empty())
     log_warning(

@@ -20,6 +20,7 @@
 #include "report/documents/markdown.h"
 #include "report/json_values.h"
 #include "report/page/page.h"
+#include "report/profile/profile_output.h"
 #include "report/run_report.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_view.h"
@@ -123,6 +124,21 @@ std::string markdown_of_runs(const std::vector<fs::path>& directories) {
   return to_markdown(report);
 }
 
+// The profiles of a run as the page reads them: {"steps-20-25.json": {…}}. One that cannot be read
+// is left out with a warning.
+std::string profiles_of(const fs::path& directory) {
+  std::string all;
+  for (const std::string& name : profile_names(directory)) {
+    try {
+      all += fmt::format("{}{}:{}", all.empty() ? "" : ",", compact_json(name),
+                         profile_page_json(directory / "profiles" / name));
+    } catch (const UserError& error) {
+      log_warning("the report has no profile {}: {}", printable(name), error.what());
+    }
+  }
+  return all.empty() ? "" : "{" + all + "}";
+}
+
 std::string html_of_runs(const std::vector<fs::path>& directories) {
   ReportedRuns runs(directories);
   refuse_too_many(runs);
@@ -130,8 +146,9 @@ std::string html_of_runs(const std::vector<fs::path>& directories) {
                     .runs = compact_json(runs_json(runs.index())),
                     .compare = compact_json(compare_json(runs.readers()))};
   for (const SummaryReader* run : runs.readers()) {
-    report.run.push_back(
-        {.id = run->summary().id, .view = compact_json(run_json(*run, runs.series()))});
+    report.run.push_back({.id = run->summary().id,
+                          .view = compact_json(run_json(*run, runs.series())),
+                          .profiles = profiles_of(run->directory())});
     runs.series().with(run->directory(), [&](const StepSeries& series) {
       report.run.back().series = report_series(series, runs.readers().size());
     });

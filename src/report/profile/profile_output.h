@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -23,5 +24,9 @@ nlohmann::ordered_json profile_json(const ProfileAnalysis& analysis);
 nlohmann::ordered_json prediction_json(const ProfileAnalysis& analysis,
                                        const PredictedStep& predicted);
 nlohmann::ordered_json diff_json(const ProfileDiff& diff);
+
+// profile_json of a file, as text, for a page. UserError if it is no profile, or too large to be
+// read while a page waits.
+std::string profile_page_json(const std::filesystem::path& path);
 
 }  // namespace kintsugi
