@@ -86,6 +86,8 @@ TEST_F(ReportCommand, OnlyReportsAreReplaced) {
     EXPECT_THAT(mistake("runs/a --output " + std::string(file)), HasSubstr(file));
     EXPECT_EQ(content_of(file), "somebody's work\n");
   }
+  directory_.write("page.html", "<!doctype html>\n<html>somebody's page</html>\n");
+  EXPECT_THAT(mistake("runs/a --output page.html"), HasSubstr("page.html"));
   std::filesystem::create_directories(directory_ / "folder.md");
   EXPECT_THAT(mistake("runs/a --output folder.md"), HasSubstr("folder.md"));
 }

@@ -48,7 +48,7 @@ TEST(HtmlReport, OnlyItsOwnScriptAndStyleAreAllowed) {
                     HasSubstr("style-src 'sha256-fJgEClQWV1hGkK4qHMO0KotTsVnMYMXTq7/suurGyUo='; "),
                     HasSubstr("<script>alert(1)</script>"), HasSubstr("<style>body{}")));
   EXPECT_LT(html.find("Content-Security-Policy"), html.find("<style>"));
-  EXPECT_TRUE(html.starts_with("<!doctype html>"));
+  EXPECT_TRUE(html.starts_with(kHtmlBeginning));
 }
 
 TEST(HtmlReport, APageWithoutTheElementIsAFailure) {

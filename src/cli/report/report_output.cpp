@@ -40,7 +40,7 @@ constexpr std::array kReportFormats = {
     FormatName{ReportFormat::Json, "json", ".json", "[\n  {\n    \"directory\":"},
     FormatName{ReportFormat::Markdown, "markdown", ".md", "# Report of "},
     FormatName{ReportFormat::Csv, "csv", ".csv", "step,"},
-    FormatName{ReportFormat::Html, "html", ".html", "<!doctype html>"},
+    FormatName{ReportFormat::Html, "html", ".html", kHtmlBeginning},
 };
 const FormatName& name_of(ReportFormat format) {
   return kReportFormats[static_cast<std::size_t>(format)];

@@ -110,11 +110,13 @@ std::string report_data(const HtmlReport& report) {
 std::string html_report(std::string_view page, std::string_view data) {
   std::string html(page);
   const std::string scripts = seal(html, "script"), styles = seal(html, "style");
+  constexpr std::string_view kDocumentType = "<!doctype html>";
+  insert_after(html, kDocumentType, kHtmlBeginning.substr(kDocumentType.size()));
   insert_after(html, "<head>",
-               fmt::format("\n{}\n<meta http-equiv=\"Content-Security-Policy\" content=\""
+               fmt::format("\n<meta http-equiv=\"Content-Security-Policy\" content=\""
                            "default-src 'none'; script-src{}; style-src{}; img-src data:; "
                            "base-uri 'none'; form-action 'none'\">",
-                           kHtmlReportMark, scripts, styles));
+                           scripts, styles));
   insert_after(html, "<script type=\"application/json\" id=\"data\">", without_less_than(data));
   return html;
 }

@@ -9,8 +9,8 @@
 
 namespace kintsugi {
 
-// The first lines of a report as HTML, to tell it from other files.
-inline constexpr std::string_view kHtmlReportMark = "<!-- report of kintsugi -->";
+// The beginning of a report as HTML, which tells it from other pages.
+inline constexpr std::string_view kHtmlBeginning = "<!doctype html><!-- report of kintsugi -->";
 
 // One run as the page shows it. All texts are JSON.
 struct HtmlRun {
