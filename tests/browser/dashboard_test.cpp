@@ -84,7 +84,8 @@ class DashboardInBrowser : public testing::Test {
     service_ = std::make_unique<DashboardService>(DashboardOptions{
         .folders = {directory_.path() / "runs"}, .token = token, .interval_s = 0.1});
     server_ = std::make_unique<HttpServer>(*service_, HttpServerOptions{.port = 0});
-    browser_ = std::make_unique<Browser>(Listener("127.0.0.1", 0).port());
+    const int free_port = Listener("127.0.0.1", 0).port();
+    browser_ = std::make_unique<Browser>(free_port);
     browser_->set_window(1400, 1000);
   }
   std::string address() const { return "http://" + server_->address() + "/"; }

@@ -76,9 +76,10 @@
   function drawCurves() {
     const runs = context().runs.filter((run) => run.detail)
       .map((run) => ({ id: run.id, name: run.name, keys: [...(run.detail.keys || [])], events: run.detail.events || [] }));
-    curves.show(runs);
+    // First, because panels ask for as many points as they have pixels.
     showSection(kSections.find((section) => section.id === 'curves'), runs.some((run) => run.keys.length > 0));
     byId('controls').hidden = !runs.length;
+    curves.show(runs);
   }
 
   // ---- loading
