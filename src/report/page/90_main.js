@@ -63,9 +63,16 @@
     const now = context();
     for (const section of kSections) {
       if (!section.cards || (only && !only.includes(section.id))) continue;
-      const cards = section.cards(now);
+      const cards = cardsOf(section, now);
       section.host.replaceChildren(...cards);
       showSection(section, cards.length > 0);
+    }
+  }
+  // A damaged file of a run must not take the other sections along.
+  function cardsOf(section, now) {
+    try { return section.cards(now); } catch (error) {
+      console.error(error);
+      return [Elements.wideCard(null, make('p', { text: 'This section cannot be drawn: a file of the run is damaged (' + error.message + ').' }))];
     }
   }
   function drawSummary() {
