@@ -81,11 +81,15 @@ class DashboardInBrowser : public testing::Test {
   }
   // After the runs are written.
   void serve(const std::string& token = {}) {
+    start_server(token, 0);
+    const int free_port = Listener("127.0.0.1", 0).port();
+    browser_ = std::make_unique<Browser>(free_port);
+    browser_->set_window(1400, 1000);
+  }
+  void start_server(const std::string& token, int port) {
     service_ = std::make_unique<DashboardService>(DashboardOptions{
         .folders = {directory_.path() / "runs"}, .token = token, .interval_s = 0.1});
-    server_ = std::make_unique<HttpServer>(*service_, HttpServerOptions{.port = 0});
-    browser_ = std::make_unique<Browser>(Listener("127.0.0.1", 0).port());
-    browser_->set_window(1400, 1000);
+    server_ = std::make_unique<HttpServer>(*service_, HttpServerOptions{.port = port});
   }
   std::string address() const { return "http://" + server_->address() + "/"; }
   nlohmann::json evaluate(const std::string& expression) {
@@ -242,6 +246,17 @@ TEST_F(DashboardInBrowser, ShowsRunsWhileTheyTrain) {
   ASSERT_TRUE(wait_for_runs("first,second"));
   EXPECT_EQ(chart("loss")["logarithmic"], true);
   expect_no_other_sources(address());
+
+  // A lost server is said; the page connects again by itself and catches up.
+  const int port = server_->port();
+  server_.reset();
+  EXPECT_TRUE(wait_for("document.getElementById('connection').dataset.state == 'lost'"));
+  for (int step = 311; step <= 330; ++step)
+    append(runs / "first/metrics.jsonl", metrics_line(step, 1));
+  start_server("secret", port);
+  EXPECT_TRUE(wait_for("document.getElementById('connection').dataset.state == 'live'"));
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 330"));
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.length == 330"));
 }
 
 // The server decimates: what travels and what is drawn does not grow with the run.
@@ -253,7 +268,7 @@ TEST_F(DashboardInBrowser, StaysSmallWithAMillionSteps) {
     std::ofstream metrics(run / "metrics.jsonl");
     for (int step = 1; step <= kSteps; ++step)
       metrics << "{\"step\":" << step << ",\"tokens\":" << step * 1024LL
-              << ",\"loss\":" << step % 100 << "}\n";
+              << ",\"loss\":" << step % 100 << ",\"lr\":0.0003}\n";
   }
   serve();
   browser_->open(address());
@@ -263,6 +278,9 @@ TEST_F(DashboardInBrowser, StaysSmallWithAMillionSteps) {
   EXPECT_GE(loss["points"].get<int>(), 500);
   EXPECT_LT(evaluate("kintsugiPage.bytesReceived").get<int>(), 1'000'000);
   EXPECT_NEAR(loss["range"][1].get<double>(), kSteps, kSteps / 100.0);
+  // Values that are the same up to rounding are drawn as a level line.
+  const auto rate = chart("lr")["rangeY"];
+  EXPECT_NEAR(rate[1].get<double>(), 3.3e-4, 1e-6);
   // A bucket of whole periods has their mean.
   for (const auto& y : loss["series"][0]["y"]) EXPECT_NEAR(y.get<double>(), 49.5, 5);
 

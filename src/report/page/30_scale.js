@@ -24,7 +24,8 @@ const Scale = (() => {
   function linearMarks(low, high, wanted) {
     const step = niceStep(high - low, wanted);
     const marks = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) marks.push(i * step);
+    const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+    for (let i = 0; i <= Math.min(last - first, 1000); ++i) marks.push((first + i) * step);
     return marks;
   }
   // Powers of ten; with few of them also 2 and 5 times; within one decade as on a linear axis.
@@ -46,14 +47,16 @@ const Scale = (() => {
   const marks = (scale, wanted) =>
     scale.logarithmic ? logMarks(scale.low, scale.high, wanted) : linearMarks(scale.low, scale.high, wanted);
 
-  // A range that is never empty, with a margin; null without values.
+  // A range that is never empty, with a margin; null without values. Values that differ only by rounding
+  // count as one.
   function padded(low, high, logarithmic, margin = 0.04) {
     if (!(low <= high)) return null;
+    const same = high - low <= 1e-6 * Math.max(Math.abs(low), Math.abs(high));
     if (logarithmic) {
-      const grow = Math.max((high / low) ** margin, low === high ? 1.5 : 1);
+      const grow = same ? 1.5 : (high / low) ** margin;
       return [low / grow, high * grow];
     }
-    const grow = (high - low) * margin || Math.abs(high) * 0.1 || 1;
+    const grow = same ? Math.abs(high) * 0.1 || 1 : (high - low) * margin;
     return [low - grow, high + grow];
   }
   return { linearMarks, logMarks, make, marks, padded };

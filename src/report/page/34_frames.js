@@ -17,7 +17,9 @@ const Frames = (() => {
     const begin = performance.now();
     const now = [...waiting];
     waiting.clear();
-    for (const draw of now) draw();
+    for (const draw of now) {
+      try { draw(); } catch (error) { console.error(error); }  // the other panels are still drawn
+    }
     counts.framesDrawn += 1;
     counts.lastFrameMs = performance.now() - begin;
     counts.longestFrameMs = Math.max(counts.longestFrameMs, counts.lastFrameMs);

@@ -139,6 +139,7 @@ class Curves {
     for (const chart of this.charts.values()) Frames.request(chart.drawOverlay);
   }
   setZoom(range) {
+    if (range && range[1] - range[0] < 1e-9 * Math.abs(range[1])) return;  // nothing is that close together
     this.view.zoom = range;
     if (!range) for (const chart of this.charts.values()) chart.rangeY = null;
     this.callbacks.changed();

@@ -37,7 +37,8 @@ const GoodputPanel = (() => {
   }
   function strip(timeline) {
     const { make } = Elements;
-    const begin = Math.min(...timeline.map((part) => part.begin_s)), end = Math.max(...timeline.map((part) => part.end_s));
+    const begin = timeline.reduce((least, part) => Math.min(least, part.begin_s), Infinity);
+    const end = timeline.reduce((most, part) => Math.max(most, part.end_s), -Infinity);
     const canvas = make('canvas', { role: 'img', 'aria-label': 'What the run did over time' });
     const draw = () => drawStrip(canvas, timeline, begin, end);
     new ResizeObserver(() => Frames.request(draw)).observe(canvas);

@@ -62,7 +62,7 @@ const MemoryPanel = (() => {
     const group = svg('g', {}, rect);
     const letters = Math.floor((width - 8) / 6.8);
     if (letters >= 3 && height >= 15) {
-      group.append(svg('text', { x: x + 4, y: y + 12, text: shortened(item.name, letters) }));
+      group.append(svg('text', { x: x + 4, y: y + 12, text: shortened(String(item.name), letters) }));
       if (height >= 30) group.append(svg('text', { x: x + 4, y: y + 25, text: shortened(Format.bytes(item.bytes), letters) }));
     }
     return group;

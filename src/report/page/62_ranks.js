@@ -195,11 +195,17 @@ const RanksPanel = (() => {
     const { make, named } = Elements;
     return make('div', { class: 'key' }, ...[0.75, 0.9, 1, 1.1, 1.25].map((ratio) => named(colourOf(ratio), ratio + ' × median')));
   }
+  // The product of the extents is the number of ranks, and small enough to draw.
+  function isWhole(layout) {
+    const { grid, ranks } = layout;
+    if (!grid || !(ranks > 1) || !(ranks <= 200000)) return false;
+    return (layout.order || ['tp', 'cp', 'dp', 'pp']).reduce((product, name) => product * (grid[name] || 1), 1) === ranks;
+  }
   function cards(context) {
     const { make, wideCard } = Elements;
     return context.runs.flatMap((run) => {
       const layout = run.detail && run.detail.layout;
-      if (!layout || !(layout.ranks > 1) || !layout.grid) return [];
+      if (!layout || !isWhole(layout)) return [];
       const grid = new Grid(layout, run.detail.ranks);
       const extents = grid.order.filter((name) => (layout.grid[name] || 1) > 1).map((name) => name + ' ' + layout.grid[name]).join(' × ');
       const when = grid.seconds ? `compute time per step, looked at in step ${Format.count(run.detail.ranks.step)}; median ${Format.seconds(grid.median)}` : 'no times yet';

@@ -2,7 +2,7 @@
 
 // The schedule of the pipeline: a row per stage, a box per forward or backward of a micro-batch.
 const PipelinePanel = (() => {
-  const kRow = 22, kLeft = 56;
+  const kRow = 22, kLeft = 56, kMostActions = 20000;
 
   function box(action, left, width, y) {
     const { svg } = Elements;
@@ -20,7 +20,7 @@ const PipelinePanel = (() => {
     const { svg } = Elements;
     const height = pipeline.stages * kRow + 4;
     const drawing = svg('svg', { class: 'pipeline', height, role: 'img', 'aria-label': 'Schedule of the pipeline' });
-    const end = pipeline.makespan || Math.max(...pipeline.actions.map((action) => action.end));
+    const end = pipeline.actions.reduce((latest, action) => Math.max(latest, action.end), 0);
     let drawnWidth = 0;
     new ResizeObserver(() => {
       const width = Math.round(drawing.clientWidth || drawing.parentNode.clientWidth);
@@ -29,7 +29,7 @@ const PipelinePanel = (() => {
       const scale = (width - kLeft) / end;
       drawing.setAttribute('viewBox', `0 0 ${width} ${height}`);
       const names = Array.from({ length: pipeline.stages }, (unused, stage) => svg('text', { x: 0, y: stage * kRow + kRow - 8, text: 'stage ' + stage }));
-      drawing.replaceChildren(...names, ...pipeline.actions.map((action) =>
+      drawing.replaceChildren(...names, ...pipeline.actions.slice(0, kMostActions).map((action) =>
         box(action, kLeft + action.begin * scale, (action.end - action.begin) * scale, action.stage * kRow)));
     }).observe(drawing);
     return drawing;
@@ -46,7 +46,7 @@ const PipelinePanel = (() => {
     const { make, named, wideCard } = Elements;
     return context.runs.flatMap((run) => {
       const pipeline = run.detail && run.detail.layout && run.detail.layout.pipeline;
-      if (!pipeline || !pipeline.actions || !pipeline.actions.length) return [];
+      if (!pipeline || !(pipeline.stages <= 4096) || !(pipeline.actions || []).length) return [];
       const kinds = [...new Set(pipeline.actions.map((action) => action.kind))];
       const of = context.runs.length > 1 ? ' of ' + run.name : '';
       return [wideCard('Pipeline' + of, make('p', { text: describe(pipeline) }), make('div', { class: 'scroll' }, diagram(pipeline)),

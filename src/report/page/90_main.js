@@ -63,9 +63,16 @@
     const now = context();
     for (const section of kSections) {
       if (!section.cards || (only && !only.includes(section.id))) continue;
-      const cards = section.cards(now);
+      const cards = cardsOf(section, now);
       section.host.replaceChildren(...cards);
       showSection(section, cards.length > 0);
+    }
+  }
+  // A damaged file of a run must not take the other sections along.
+  function cardsOf(section, now) {
+    try { return section.cards(now); } catch (error) {
+      console.error(error);
+      return [Elements.wideCard(null, make('p', { text: 'This section cannot be drawn: a file of the run is damaged (' + error.message + ').' }))];
     }
   }
   function drawSummary() {
@@ -76,9 +83,10 @@
   function drawCurves() {
     const runs = context().runs.filter((run) => run.detail)
       .map((run) => ({ id: run.id, name: run.name, keys: [...(run.detail.keys || [])], events: run.detail.events || [] }));
-    curves.show(runs);
+    // First, because panels ask for as many points as they have pixels.
     showSection(kSections.find((section) => section.id === 'curves'), runs.some((run) => run.keys.length > 0));
     byId('controls').hidden = !runs.length;
+    curves.show(runs);
   }
 
   // ---- loading
