@@ -100,10 +100,9 @@ TEST_F(WatchCommand, WithoutATerminalItFollowsARun) {
         steps);
   };
   const std::string wait = "while ! grep -q 'step {}/20' lines.txt; do sleep 0.05; done; ";
-  const std::string command = "\"$kintsugi\" watch live --every 0.1s > lines.txt & " +
-                              fmt::format(fmt::runtime(wait), 10) + next(15, "running") +
-                              fmt::format(fmt::runtime(wait), 15) + next(20, "finished") +
-                              "wait $!";
+  const std::string command =
+      "\"$kintsugi\" watch live --every 0.1s > lines.txt & " + fmt::format(fmt::runtime(wait), 10) +
+      next(15, "running") + fmt::format(fmt::runtime(wait), 15) + next(20, "finished") + "wait $!";
   const Outcome outcome = run_in_shell(command);
   EXPECT_EQ(outcome.code, 0) << outcome.error;
   const std::string lines = content_of("lines.txt");
