@@ -20,7 +20,7 @@ namespace {
 using ReportJson = nlohmann::ordered_json;
 
 constexpr std::size_t kLastSteps = 5;
-constexpr std::size_t kMostStatus = 1 << 20;  // bytes
+constexpr std::size_t kMostStatus = 4 << 20;  // bytes
 constexpr std::size_t kMostAttempts = 20;     // in the text
 
 std::string utc(double seconds) {

@@ -197,15 +197,16 @@ TEST_F(Dashboard, MergesPrometheusFiles) {
   write_run("hostile", 5);
   write("hostile/metrics.prom",
         "# TYPE kintsugi_loss counter\nkintsugi_loss{run=\"x\"} 7\nnonsense\n"
-        "# TYPE other gauge\nother{a=\"b\" 3\nother{a=\"}\"} 4\nother 5 x\nother{} abc\n"
+        "# HELP other Text.\n# TYPE other gauge\nother{a=\"b\" 3\nother{a=\"}\"} 4\nother 5 "
+        "x\nother{} abc\n"
         "# TYPE kintsugi_dashboard_runs gauge\nkintsugi_dashboard_runs 5\n");
   start();
   const HttpReply reply = ask("/metrics");
   EXPECT_EQ(reply.body,
             "# HELP kintsugi_loss Loss.\n# TYPE kintsugi_loss gauge\n"
-            "kintsugi_loss{run=\"a\"} 2.5\nkintsugi_loss{run=\"b\"} 2.5\n"
-            "kintsugi_loss{run=\"copied\"} 1\n"
-            "# TYPE other gauge\nother{a=\"}\"} 4\n"
+            "kintsugi_loss{run=\"a\"} 2.5\nkintsugi_loss{run=\"copied\"} 1\n"
+            "kintsugi_loss{run=\"b\"} 2.5\n"
+            "# HELP other Text.\n# TYPE other gauge\nother{a=\"}\"} 4\n"
             "# HELP kintsugi_dashboard_runs Runs below the folders, by state.\n"
             "# TYPE kintsugi_dashboard_runs gauge\n"
             "kintsugi_dashboard_runs{state=\"finished\"} 3\n");
@@ -222,6 +223,34 @@ TEST_F(Dashboard, ThePageHasItsOwnNonce) {
 
 // ---- live
 
+// Follows events. What arrives behind an awaited text is kept for the next one.
+class EventClient {
+ public:
+  EventClient(int port, const std::string& query) : client_(port) {
+    client_.send(http_text("GET", "/api/events" + query));
+  }
+  // Everything up to and with the text; a failure if the stream ends before, or after many events.
+  std::string until(const std::string& text) {
+    std::size_t at;
+    for (int parts = 0; (at = buffer_.find(text)) == buffer_.npos; ++parts) {
+      const std::string part = parts < 200 ? client_.receive() : "";
+      if (part.empty()) {
+        ADD_FAILURE() << "no " << text << " in " << buffer_;
+        return "";
+      }
+      buffer_ += part;
+    }
+    const std::string result = buffer_.substr(0, at + text.size());
+    buffer_.erase(0, result.size());
+    return result;
+  }
+  void read_to_the_end() { client_.receive_all(); }
+
+ private:
+  RawClient client_;
+  std::string buffer_;
+};
+
 class LiveDashboard : public Dashboard {
  protected:
   void SetUp() override {
@@ -233,11 +262,6 @@ class LiveDashboard : public Dashboard {
     options.port = 0;
     server_ = std::make_unique<HttpServer>(*service_, options);
   }
-  std::unique_ptr<RawClient> follow(const std::string& query) const {
-    auto client = std::make_unique<RawClient>(server_->port());
-    client->send(http_text("GET", "/api/events" + query));
-    return client;
-  }
   void wait_until_empty() const {
     for (int i = 0; i < 60000 && server_->connections() > 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -248,38 +272,38 @@ class LiveDashboard : public Dashboard {
 };
 
 TEST_F(LiveDashboard, SendsWhatChanges) {
-  listen();
   write("a/log.txt", "old line\n");
-  const auto client = follow("?id=a&id=unknown");
-  const std::string first = client->receive_until("event: points");
-  EXPECT_THAT(first, HasSubstr("text/event-stream"));
-  EXPECT_THAT(first, HasSubstr("event: runs\ndata: {\"runs\":[{\"id\":\"a\""));
-  EXPECT_THAT(client->receive_until("\"rows\":"), HasSubstr("30]")) << "the last rows at once";
+  listen();
+  EventClient client(server_->port(), "?id=a&id=unknown");
+  EXPECT_THAT(client.until("event: runs\n"), HasSubstr("text/event-stream"));
+  EXPECT_THAT(client.until("event: points\n"), HasSubstr("data: {\"runs\":[{\"id\":\"a\""));
+  EXPECT_THAT(client.until("\n\n"), HasSubstr("\"x\":[21,22,23,24,25,26,27,28,29,30]"))
+      << "the last rows at once";
   write("a/metrics.jsonl", record(31) + record(32), true);
-  EXPECT_THAT(client->receive_until("\"hours\""),
-              HasSubstr("{\"id\":\"a\",\"keys\":{\"loss\":{\"x\":[31,32],"));
+  client.until("event: points\n");
+  EXPECT_THAT(client.until("\n\n"), HasSubstr("{\"id\":\"a\",\"keys\":{\"loss\":{\"x\":[31,32],"));
   write("a/log.txt", "<b>new</b>\n", true);
-  EXPECT_THAT(client->receive_until("new</b>"),
-              HasSubstr("event: log\ndata: {\"id\":\"a\",\"lines\":[\"<b>new"));
+  client.until("event: log\n");
+  EXPECT_THAT(client.until("\n\n"), HasSubstr("{\"id\":\"a\",\"lines\":[\"<b>new</b>\"]}"));
   write("a/metrics.jsonl", record(20), true);
-  EXPECT_THAT(client->receive_until("event: reload"), Not(HasSubstr("event: points")))
+  EXPECT_THAT(client.until("event: reload"), Not(HasSubstr("event: points")))
       << "a rewind: the client asks for the series again";
   write_run("a", 3);
-  client->receive_until("event: reload");
+  client.until("event: reload");
 }
 
 TEST_F(LiveDashboard, EndsWithTheClient) {
   listen();
-  follow("?id=a")->receive_until("event: points");
+  EventClient(server_->port(), "?id=a").until("event: points");
   wait_until_empty();
 }
 
 TEST_F(LiveDashboard, EndsWithTheServer) {
   listen();
-  const auto client = follow("?id=a");
-  client->receive_until("event: points");
+  EventClient client(server_->port(), "?id=a");
+  client.until("event: points");
   EXPECT_TRUE(server_->shutdown(60)) << "streams end before the time is over";
-  client->receive_all();
+  client.read_to_the_end();
 }
 
 TEST_F(LiveDashboard, AnswersDecodedQueries) {

@@ -304,12 +304,13 @@ FileParser run_files() {
 }
 
 FileParser tuning_cache() {
-  return {.name = "tuning-cache",
-          .samples = {{{"cache", "owner\tkey\tvalue\nowner\tother key\t1 2 3\nB200\tkey\tx\n"}}},
-          .damaged = {},
-          .read = [](const fs::path& directory) {
-            TuningCache(directory / "cache", "owner").find("key");
-          }};
+  return {
+      .name = "tuning-cache",
+      .samples = {{{"cache", "owner\tkey\tvalue\nowner\tother key\t1 2 3\nB200\tkey\tx\n"}}},
+      .damaged = {},
+      .read =
+          [](const fs::path& directory) { TuningCache(directory / "cache", "owner").find("key"); },
+      .refuses = false};
 }
 
 FileParser node_ledger() {

@@ -26,7 +26,7 @@ Files files_in(const fs::path& directory) {
 
 std::vector<FileParser> file_parsers() {
   std::vector<FileParser> parsers = data_parsers();
-  for (auto* const more : {config_parsers, eval_parsers})
+  for (auto* const more : {config_parsers, eval_parsers, run_parsers})
     for (FileParser& parser : more()) parsers.push_back(std::move(parser));
   return parsers;
 }

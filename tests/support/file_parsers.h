@@ -21,6 +21,7 @@ struct FileParser {
   std::function<void(const std::filesystem::path& directory)> read;
   // Called before `read`: repairs what depends on the damaged file (its checksum).
   std::function<void(const std::filesystem::path& directory, const std::string& file)> mend = {};
+  bool refuses = true;  // false: what is damaged is left out
 };
 std::vector<FileParser> file_parsers();
 

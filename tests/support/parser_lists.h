@@ -1,6 +1,7 @@
 #pragma once
 
-// Common declarations of data_parsers.cpp, config_parsers.cpp and eval_parsers.cpp.
+// Common declarations of data_parsers.cpp, config_parsers.cpp, eval_parsers.cpp and
+// run_parsers.cpp.
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace kintsugi {
 std::vector<FileParser> data_parsers();    // tensors, tokenizers, prompts, token stores, text
 std::vector<FileParser> config_parsers();  // configurations, checkpoints, plans
 std::vector<FileParser> eval_parsers();    // results, tasks, translations
+std::vector<FileParser> run_parsers();     // run directories
 
 FileParser::Files files_in(const std::filesystem::path& directory);
 

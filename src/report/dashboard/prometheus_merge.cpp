@@ -1,96 +1,112 @@
 #include "report/dashboard/prometheus_merge.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 
-#include "core/log.h"
-#include "report/prometheus.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {
 namespace {
 
 constexpr std::size_t kMostFile = 256 << 10, kMostText = 64 << 20;  // bytes
-
 constexpr const char* kOwnMetric = "kintsugi_dashboard_runs";
 
-bool is_name_character(char c, bool first) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == ':' ||
-         (!first && c >= '0' && c <= '9');
-}
-
-std::size_t name_length(std::string_view text) {
+std::string take_name(std::string_view& text) {
+  const auto belongs = [](char c, bool first) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           (!first && c >= '0' && c <= '9');
+  };
   std::size_t length = 0;
-  while (length < text.size() && is_name_character(text[length], length == 0)) ++length;
-  return length;
+  while (length < text.size() && belongs(text[length], length == 0)) ++length;
+  const std::string name(text.substr(0, length));
+  text.remove_prefix(length);
+  return name;
 }
 
-// The length of {name="value",…}; 0: there is none, npos: it is damaged.
-std::size_t labels_length(std::string_view text) {
-  if (!text.starts_with('{')) return 0;
-  std::size_t at = 1;
-  while (at < text.size() && text[at] != '}') {
-    const std::size_t name = name_length(text.substr(at));
-    at += name;
-    if (name == 0 || text.substr(at, 2) != "=\"") return text.npos;
-    for (at += 2; at < text.size() && text[at] != '"'; ++at)
-      if (text[at] == '\\') ++at;
-    ++at;
-    if (at < text.size() && text[at] == ',') ++at;
+bool take_text(std::string_view& text, std::string_view expected) {
+  if (!text.starts_with(expected)) return false;
+  text.remove_prefix(expected.size());
+  return true;
+}
+
+// A label's value and the quote behind it.
+std::optional<std::string> take_label_value(std::string_view& text) {
+  std::string value;
+  for (; !text.empty() && text.front() != '"'; text.remove_prefix(1)) {
+    if (text.front() != '\\') {
+      value += text.front();
+      continue;
+    }
+    text.remove_prefix(1);
+    if (text.empty()) return {};
+    value += text.front() == 'n' ? '\n' : text.front();
   }
-  return at < text.size() ? at + 1 : text.npos;
+  if (!take_text(text, "\"")) return {};
+  return value;
 }
 
-bool is_prometheus_value(const std::string& text) {
-  if (text == "NaN" || text == "+Inf" || text == "-Inf") return true;
+// Of {name="value",…}, or nothing at all.
+std::optional<std::map<std::string, std::string>> take_labels(std::string_view& text) {
+  std::map<std::string, std::string> labels;
+  if (!take_text(text, "{")) return labels;
+  do {
+    const std::string name = take_name(text);
+    if (name.empty() || !take_text(text, "=\"")) return {};
+    auto value = take_label_value(text);
+    if (!value) return {};
+    labels[name] = std::move(*value);
+  } while (take_text(text, ","));
+  if (!take_text(text, "}")) return {};
+  return labels;
+}
+
+std::optional<double> parse_value(const std::string& text) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "+Inf" || text == "-Inf") return text[0] == '+' ? kInfinity : -kInfinity;
+  if (text.empty() || text.find_first_not_of("0123456789+-.eE") != text.npos) return {};
   char* end = nullptr;
-  std::strtod(text.c_str(), &end);
-  const bool starts_well = !text.empty() && text.find_first_not_of("0123456789+-.eE") == text.npos;
-  return starts_well && *end == '\0';
-}
-
-// "name rest" of "# HELP name rest"; empty name: it is another line.
-std::pair<std::string, std::string> comment_of(std::string_view line, std::string_view kind) {
-  if (!line.starts_with(kind)) return {};
-  line.remove_prefix(kind.size());
-  const std::size_t length = name_length(line);
-  if (length == 0 || length >= line.size() || line[length] != ' ') return {};
-  return {std::string(line.substr(0, length)), std::string(line.substr(length + 1))};
+  const double value = std::strtod(text.c_str(), &end);
+  return *end == '\0' ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
 
 void PrometheusMerge::add(std::string_view text) {
-  std::string family;  // of the samples that follow
-  std::map<std::string, std::string> helps;
+  Family* family = nullptr;  // of the samples that follow
+  std::string helped, help;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
+    std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (auto [name, help] = comment_of(line, "# HELP "); !name.empty()) helps[name] = help;
-    if (auto [name, type] = comment_of(line, "# TYPE "); !name.empty()) {
-      const bool known = (type == "gauge" || type == "counter") && name != kOwnMetric;
-      const auto found = families_.try_emplace(name, Family{helps[name], type}).first;
-      family = known && found->second.type == type ? name : "";
+    if (take_text(line, "# HELP ")) {
+      helped = take_name(line);
+      help = take_text(line, " ") ? line : "";
+      family = nullptr;
+      continue;
     }
-    const std::size_t name = name_length(line);
-    if (family.empty() || line.substr(0, name) != family) continue;
-    const std::size_t labels = labels_length(line.substr(name));
-    if (labels == line.npos || line.substr(name + labels, 1) != " ") continue;
-    const std::string value(line.substr(name + labels + 1));
-    if (is_prometheus_value(value) && printable(line) == line)
-      families_[family].samples.try_emplace(std::string(line.substr(0, name + labels)), value);
+    if (take_text(line, "# TYPE ")) {
+      const std::string name = take_name(line);
+      const bool fits = name == helped && !help.empty() && name != kOwnMetric &&
+                        line == (name.ends_with("_total") ? " counter" : " gauge");
+      family = fits ? &families_.try_emplace(name, Family{{name, help}}).first->second : nullptr;
+      continue;
+    }
+    if (family == nullptr || take_name(line) != family->metric.name) continue;
+    auto labels = take_labels(line);
+    if (!labels || !take_text(line, " ")) continue;
+    const auto value = parse_value(std::string(line));
+    if (value && family->seen.insert(*labels).second)
+      family->metric.samples.push_back({std::move(*labels), *value});
   }
 }
 
 std::string PrometheusMerge::text() const {
-  std::string text;
-  for (const auto& [name, family] : families_) {
-    if (family.samples.empty()) continue;
-    if (!family.help.empty()) text += "# HELP " + name + " " + printable(family.help) + "\n";
-    text += "# TYPE " + name + " " + family.type + "\n";
-    for (const auto& [series, value] : family.samples) text += series + " " + value + "\n";
-  }
-  return text;
+  std::vector<PrometheusMetric> metrics;
+  for (const auto& [name, family] : families_) metrics.push_back(family.metric);
+  return prometheus_text(metrics);
 }
 
 std::string merged_prometheus(const std::vector<std::filesystem::path>& files,

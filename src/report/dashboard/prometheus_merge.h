@@ -2,14 +2,18 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "report/prometheus.h"
+
 namespace kintsugi {
 
-// The Prometheus text files of several runs as one: HELP and TYPE once per name, lines that are not
-// of the format and repeated series left out, because one such line would spoil the whole scrape.
+// The Prometheus text files of several runs as one. Takes what a run writes (report/prometheus.h):
+// gauges and counters with HELP and TYPE. Other lines and repeated series are left out, because one
+// of them would spoil the whole scrape.
 class PrometheusMerge {
  public:
   void add(std::string_view text);
@@ -17,8 +21,8 @@ class PrometheusMerge {
 
  private:
   struct Family {
-    std::string help, type;
-    std::map<std::string, std::string> samples = {};  // "name{labels}" -> value
+    PrometheusMetric metric;
+    std::set<std::map<std::string, std::string>> seen = {};  // labels
   };
   std::map<std::string, Family> families_;
 };

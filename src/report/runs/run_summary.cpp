@@ -19,7 +19,7 @@ namespace {
 
 using SummaryJson = nlohmann::ordered_json;
 
-constexpr std::size_t kMostSmallFile = 1 << 20, kMostLayout = 16 << 20;  // bytes
+constexpr std::size_t kMostSmallFile = 4 << 20;  // bytes
 constexpr std::size_t kMetricsTail = 16 << 10;
 constexpr std::size_t kMostText = 2000;  // of a message
 constexpr std::array<std::string_view, 5> kStates = {"running", "finished", "stopped", "diverged",
@@ -129,8 +129,7 @@ void SummaryReader::refresh(const Surroundings& machine) {
 }
 
 std::string SummaryReader::read_small(File& file) {
-  const std::size_t most = &file == &layout_ ? kMostLayout : kMostSmallFile;
-  FileText text = read_run_file(directory_ / file.name, most);
+  FileText text = read_run_file(directory_ / file.name, kMostSmallFile);
   file.problem = text.problem;
   file.stamp = text.stamp;
   bytes_read_ += text.text.size();

@@ -15,7 +15,7 @@ namespace {
 
 using ViewJson = nlohmann::ordered_json;
 
-constexpr std::size_t kMostConfig = 1 << 20, kMostObject = 16 << 20;  // bytes
+constexpr std::size_t kMostConfig = 1 << 20, kMostObject = 4 << 20;  // bytes
 constexpr std::size_t kLogTail = 64 << 10, kNewLog = 256 << 10, kSamplesTail = 1 << 20,
                       kEventsTail = 256 << 10;
 constexpr std::size_t kLogLines = 200, kSamples = 100, kEvents = 200, kMostProfiles = 200;

@@ -11,8 +11,8 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kChunk = 1 << 20, kMostLine = 4 << 20;  // bytes
-constexpr std::uint64_t kMostFile = 64ull << 30;
-constexpr std::size_t kMostKeys = 2048;  // more are left out
+constexpr std::uint64_t kMostFile = 16ull << 30;
+constexpr std::size_t kMostKeys = 2048, kMostKeyBytes = 256;  // others are left out
 constexpr std::size_t kFingerprint = 64, kFirstLine = 64 << 10;
 constexpr double kLargestStep = 1e15, kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr float kNotFinite = std::numeric_limits<float>::infinity();
@@ -82,7 +82,7 @@ void StepSeries::reset() {
 StepSeries::Change StepSeries::update() {
   const RunFile file(path_);
   problem_ = file.problem();
-  if (file.is_open() && file.stamp().size > kMostFile) problem_ = "is larger than 64 GiB";
+  if (file.is_open() && file.stamp().size > kMostFile) problem_ = "is larger than 16 GiB";
   if (!file.is_open() || !problem_.empty()) {
     const bool had_rows = rows() > 0;
     stamp_ = {};
@@ -196,7 +196,8 @@ std::size_t StepSeries::slot_of(std::string_view key) {
   if (slots_[likely].key == key) return last_slot_ = likely;
   if (const auto found = slot_index_.find(key); found != slot_index_.end())
     return last_slot_ = slots_[last_slot_].follower = found->second;
-  if (slots_.size() >= kMostKeys || key.find('\\') != key.npos) return slots_.size();
+  if (slots_.size() >= kMostKeys || key.size() > kMostKeyBytes || key.find('\\') != key.npos)
+    return slots_.size();
   slot_index_.emplace(key, slots_.size());
   slots_.push_back({.key = std::string(key)});
   return last_slot_ = slots_[last_slot_].follower = slots_.size() - 1;
