@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include "core/file.h"
 #include "http/http_server.h"
@@ -88,7 +89,10 @@ class DashboardInBrowser : public testing::Test {
   }
   void start_server(const std::string& token, int port) {
     service_ = std::make_unique<DashboardService>(DashboardOptions{
-        .folders = {directory_.path() / "runs"}, .token = token, .interval_s = 0.1});
+        .folders = {directory_.path() / "runs"},
+        .token = token,
+        .profile_json = [this](const fs::path& file) { return profiles_.at(file.filename()); },
+        .interval_s = 0.1});
     server_ = std::make_unique<HttpServer>(*service_, HttpServerOptions{.port = port});
   }
   std::string address() const { return "http://" + server_->address() + "/"; }
@@ -135,6 +139,7 @@ class DashboardInBrowser : public testing::Test {
   }
 
   TemporaryDirectory directory_;
+  std::map<std::string, std::string> profiles_;  // by the name of the file
   std::unique_ptr<DashboardService> service_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<Browser> browser_;
@@ -305,6 +310,129 @@ TEST_F(DashboardInBrowser, StaysSmallWithAMillionSteps) {
 
   browser_->click("reset-zoom");
   EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.range[1] > 990000"));
+}
+
+// 8 ranks in two stages; rank 5 is slow.
+void write_layout(const fs::path& run) {
+  const nlohmann::json layout = {
+      {"ranks", 8},
+      {"grid", {{"tp", 2}, {"cp", 1}, {"dp", 2}, {"pp", 2}}},
+      {"order", {"tp", "cp", "dp", "pp"}},
+      {"nodes", {"left", "right"}},
+      {"node_of_rank", {0, 0, 0, 0, 1, 1, 1, 1}},
+      {"memory",
+       {{"device",
+         {{{"region", "weights"}, {"name", "layer 0"}, {"bytes", 3000}},
+          {{"region", "weights"}, {"name", "layer 1"}, {"bytes", 1000}},
+          {{"region", "optimizer"}, {"name", "moments"}, {"bytes", 4000}}}},
+        {"host", nlohmann::json::array()},
+        {"device_total", 8000},
+        {"host_total", 0}}},
+      {"pipeline",
+       {{"schedule", "1f1b"},
+        {"stages", 2},
+        {"chunks", 1},
+        {"micro_batches", 1},
+        {"shown_micro_batches", 1},
+        {"makespan", 6},
+        {"actions",
+         {{{"stage", 0}, {"kind", "forward"}, {"micro_batch", 0}, {"begin", 0}, {"end", 1}},
+          {{"stage", 1}, {"kind", "forward"}, {"micro_batch", 0}, {"begin", 1}, {"end", 2}},
+          {{"stage", 1}, {"kind", "backward"}, {"micro_batch", 0}, {"begin", 2}, {"end", 4}},
+          {{"stage", 0}, {"kind", "backward"}, {"micro_batch", 0}, {"begin", 4}, {"end", 6}}}}}}};
+  append(run / "layout.json", layout.dump());
+  append(run / "ranks.json",
+         R"({"step": 20, "seconds": [0.5, 0.5, 0.5, 0.5, 0.5, 0.8, 0.5, 0.5]})");
+}
+
+std::string profile_with(double swiglu_ms) {
+  return nlohmann::json{
+      {"steps", {2, 3}},
+      {"peak_flops", 1e12},
+      {"memory_bytes_per_s", 1e11},
+      {"categories",
+       {{{"name", "Kernel"}, {"ms", 30}, {"share", 0.75}},
+        {{"name", "Other"}, {"ms", 10}, {"share", 0.25}}}},
+      {"operations",
+       {{{"name", "matmul"},
+         {"work", "matmul"},
+         {"calls", 2},
+         {"ms", 20},
+         {"share", 0.5},
+         {"flops_per_s", 5e11},
+         {"bytes_per_s", 1e10},
+         {"intensity", 50}},
+        {{"name", "attention"},
+         {"work", "attention"},
+         {"calls", 2},
+         {"ms", 4},
+         {"share", 0.1},
+         {"flops_per_s", 2e11},
+         {"bytes_per_s", 2e10},
+         {"intensity", 10}},
+        {{"name", "swiglu"}, {"work", "memory"}, {"calls", 2}, {"ms", swiglu_ms}}}}}
+      .dump();
+}
+
+TEST_F(DashboardInBrowser, DrawsLayoutsSamplesAndProfiles) {
+  const fs::path runs = directory_.path() / "runs";
+  for (const std::string name : {"first", "second"}) {
+    write_run(runs / name, {.state = "finished"});
+    fs::create_directories(runs / name / "profiles");
+    append(runs / name / "profiles" / (name + ".json"), "{}");
+  }
+  profiles_ = {{"first.json", profile_with(6)}, {"second.json", profile_with(9)}};
+  write_layout(runs / "first");
+  append(runs / "first/samples.jsonl",
+         R"({"step": 10, "prompt": "Once", "text": " <b>upon</b>", "time_s": 1.7e9})"
+         "\n"
+         R"({"step": 20, "prompt": "Once", "text": " a time", "time_s": 1.7e9})"
+         "\n");
+  append(runs / "first/events.jsonl",
+         R"({"time_s": 1.7e9, "event": "spike", "step": 15, "message": "loss <i>9</i>"})"
+         "\n");
+  // Damaged: more ranks than a page can draw.
+  append(runs / "second/layout.json",
+         R"({"ranks": 1000000000000, "grid": {"tp": 1000000000000}, "memory": {"device": [7]},)"
+         R"( "pipeline": {"stages": 1000000000000, "actions": [1]}})");
+  serve();
+  browser_->open(address() + "#runs=first");
+  ASSERT_TRUE(wait_for_runs("first"));
+
+  // Areas in the proportion of the bytes.
+  ASSERT_TRUE(wait_for("document.querySelectorAll('[data-memory=device] rect').length == 3"));
+  const auto areas = evaluate(
+      "[...document.querySelectorAll('[data-memory=device] rect')]"
+      ".map(r => r.getAttribute('width') * r.getAttribute('height'))");
+  double whole = 0;
+  for (const auto& area : areas) whole += area.get<double>();
+  std::vector<double> shares;
+  for (const auto& area : areas) shares.push_back(area.get<double>() / whole);
+  EXPECT_THAT(shares, testing::UnorderedElementsAre(testing::DoubleNear(0.375, 1e-6),
+                                                    testing::DoubleNear(0.125, 1e-6),
+                                                    testing::DoubleNear(0.5, 1e-6)));
+  // Rank 5 = tp 1 + 2 * (dp 0 + 2 * pp 1).
+  EXPECT_EQ(evaluate("document.querySelector('#section-ranks tbody').textContent"),
+            "5righttp 1, cp 0, dp 0, pp 1800 ms1.60");
+  EXPECT_TRUE(wait_for("document.querySelectorAll('.pipeline .action').length == 4"));
+  EXPECT_EQ(evaluate("document.querySelector('.sample').textContent"), "Once a time");
+  browser_->script(
+      "const slider = document.getElementById('sample-step'); slider.value = 0;"
+      "slider.dispatchEvent(new Event('input'))");
+  EXPECT_EQ(evaluate("document.querySelector('.sample').textContent"), "Once <b>upon</b>");
+  EXPECT_THAT(evaluate("document.querySelector('#section-events').textContent").get<std::string>(),
+              HasSubstr("loss <i>9</i>"));
+  EXPECT_EQ(evaluate("document.querySelector('.roofline').dataset.points"), "2");
+  EXPECT_EQ(evaluate("document.querySelector('[data-category=Kernel]').style.width"), "75%");
+
+  // The damaged run takes nothing along, and the slower operation is the first line.
+  browser_->script("document.querySelector('[data-run=second] input').click()");
+  ASSERT_TRUE(wait_for_runs("first,second"));
+  ASSERT_TRUE(wait_for("document.getElementById('profile-difference')"));
+  EXPECT_EQ(evaluate("document.querySelector('#profile-difference tbody tr').textContent"),
+            "swiglu6 ms9 ms+3 ms+50 %");
+  EXPECT_EQ(evaluate("document.querySelectorAll('[data-ranks]').length"), 1);
+  EXPECT_TRUE(wait_for("document.querySelectorAll('.pipeline .action').length == 4"));
 }
 
 // report.html: the page with its data inside, opened from disk.

@@ -54,7 +54,8 @@ const Format = (() => {
     return first + ' ' + largeName + (second ? ' ' + second + ' ' + smallName : '');
   }
   function percent(value, digits = 3) {
-    return known(value) ? Number((100 * value).toPrecision(digits)) + ' %' : kUnknown;
+    if (!known(value)) return kUnknown;
+    return Number(Math.abs(value) < 1e-2 ? (100 * value).toFixed(2) : (100 * value).toPrecision(digits)) + ' %';
   }
   function joules(value) {
     if (!known(value)) return kUnknown;

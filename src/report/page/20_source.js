@@ -72,7 +72,7 @@ const Source = (() => {
     constructor(data) { this.live = false; this.data = data; this.bytesReceived = 0; this.requests = 0; }
     async runs() { return this.data.runs; }
     async run(id) { return this.member('run', id); }
-    async series(id, request) { return this.member('series', id)[request.axis] || { keys: {} }; }
+    async series(id, request) { return (this.member('series', id) || {})[request.axis] || { keys: {} }; }
     async compare(ids) { return ids.length > 1 ? this.data.compare || null : null; }
     async profile(id, name) { return this.member('profile', id)[name]; }
     listen() { return { close() {} }; }

@@ -50,7 +50,7 @@ const ProfilePanel = (() => {
     const { make, table } = Elements;
     const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => rows.some((row) => typeof row[name] !== 'object'));
     const text = (name, value) => {
-      if (!Format.known(value)) return value === null || value === undefined ? '' : String(value);
+      if (!Format.known(value)) return value === null || value === undefined || value === '' ? Format.kUnknown : String(value);
       if (name === 'share' || name === 'efficiency') return Format.percent(value);
       return name === 'ms' || name.endsWith('_ms') ? ms(value) : Format.number(value);
     };

@@ -23,7 +23,7 @@ const ProfileDifference = (() => {
   }
   function table(rows, first, second, title) {
     const { make } = Elements;
-    const sign = (row) => (Math.abs(row.delta) < 0.01 * Math.max(row.before || 0, row.after || 0) ? null : row.delta > 0 ? 'worse' : 'better');
+    const sign = (row) => (Math.abs(row.delta) <= 0.01 * Math.max(row.before || 0, row.after || 0) ? null : row.delta > 0 ? 'worse' : 'better');
     return make('div', { class: 'tall medium' }, Elements.table([
       { title, class: 'mono value', cell: (row) => row.name },
       { title: first.name, number: true, cell: (row) => ProfilePanel.ms(row.before) },
@@ -37,7 +37,7 @@ const ProfileDifference = (() => {
     const operations = rowsOf(first.profile.data.operations, second.profile.data.operations);
     const categories = rowsOf(first.profile.data.categories, second.profile.data.categories);
     const made = [];
-    if (operations.length) made.push(wideCard('What takes longer in ' + second.name, table(operations, first, second, 'operation')));
+    if (operations.length) made.push(wideCard('What changed from ' + first.name + ' to ' + second.name, table(operations, first, second, 'operation')));
     if (categories.length) made.push(wideCard('Categories', table(categories, first, second, 'category')));
     if (made.length) made[0].id = 'profile-difference';
     return made;

@@ -124,6 +124,7 @@
   }
   async function loadDetail(id) {
     const detail = await source.run(id);
+    if (!detail) return;  // a report without the files of this run
     details.set(id, detail);
     if (detail.summary) list.update([detail.summary]);
     const names = detail.profiles || [];
