@@ -36,6 +36,11 @@ const Curve = (() => {
   function within(x, from, to) {
     return [Math.max(0, lowerBound(x, from) - 1), Math.min(x.length, lowerBound(x, to) + 1)];
   }
+  // The neighbours of a range without points; none if the curve ends before it or begins after it.
+  function around(x, from, to) {
+    const [begin, end] = within(x, from, to);
+    return end - begin === 2 && x[begin] < from && x[begin + 1] > to ? [begin, begin + 1] : [];
+  }
   // Adds points behind the last one. A point at or before it replaces what follows: the run was rewound.
   function append(curve, x, y) {
     for (let i = 0; i < x.length; ++i) {
@@ -46,5 +51,5 @@ const Curve = (() => {
       if (curve.low) { curve.low.push(y[i]); curve.high.push(y[i]); }
     }
   }
-  return { append, lowerBound, nearest, smooth, within };
+  return { append, around, lowerBound, nearest, smooth, within };
 })();

@@ -31,6 +31,8 @@ const ChartDrawing = (() => {
         if (curve.low) { bands.add(curve.low[i]); bands.add(curve.high[i]); }
       }
     }
+    // A line may cross a narrow range without a point in it, until finer points arrive.
+    if (lines.empty()) for (const curve of curves) for (const i of Curve.around(curve.x, from, to)) lines.add(curve.smooth[i]);
     if (lines.empty()) return null;
     const both = [Math.min(lines.low, bands.low), Math.max(lines.high, bands.high)];
     return lines.span(...both) <= 2.5 * lines.span(lines.low, lines.high) ? both : [lines.low, lines.high];
