@@ -251,6 +251,7 @@
   function receiveRuns(data) {
     list.update(data.runs || [], data.removed || []);
     if (!view.runs.length && list.runs.size) {
+      notice('');  // that there are no runs
       select([firstRun()]);
       return;
     }
