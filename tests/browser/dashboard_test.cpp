@@ -101,12 +101,14 @@ class DashboardInBrowser : public testing::Test {
   }
   nlohmann::json chart(const std::string& id) { return evaluate("kintsugiPage.charts." + id); }
   bool wait_for(const std::string& expression) { return browser_->wait_for(expression); }
-  // Waits until the curves of the loss have these ids, each with points.
+  // Waits until the curves of these runs are drawn in the panel of the loss.
   bool wait_for_runs(const std::string& ids) {
     return wait_for(
-        "kintsugiPage.charts.loss && kintsugiPage.charts.loss.series.every(s => s.x.length) && "
-        "kintsugiPage.charts.loss.series.map(s => s.id).join() == '" +
-        ids + "'");
+        "(() => { const chart = kintsugiPage.charts.loss; if (!chart) return false;"
+        " const lengths = chart.series.map(s => s.x.length);"
+        " return lengths.every(Boolean) && chart.points == lengths.reduce((a, b) => a + b, 0) &&"
+        " chart.range && chart.series.map(s => s.id).join() == '" +
+        ids + "'; })()");
   }
   // Drags over the plot of the loss, between these fractions of its width.
   void zoom(double from, double to) {
@@ -284,6 +286,7 @@ TEST_F(DashboardInBrowser, StaysSmallWithAMillionSteps) {
   EXPECT_LT(evaluate("kintsugiPage.bytesReceived").get<int>(), 1'000'000);
   EXPECT_NEAR(loss["range"][1].get<double>(), kSteps, kSteps / 100.0);
   // Values that are the same up to rounding are drawn as a level line.
+  ASSERT_TRUE(wait_for("kintsugiPage.charts.lr.rangeY"));
   const auto rate = chart("lr")["rangeY"];
   EXPECT_NEAR(rate[1].get<double>(), 3.3e-4, 1e-6);
   // A bucket of whole periods has their mean.

@@ -10,7 +10,8 @@ const Format = (() => {
     if (!known(value)) return kUnknown;
     if (value === 0) return '0';
     const size = Math.abs(value);
-    if (size >= 1e7 || size < 1e-4) return value.toExponential(Math.max(0, digits - 2)).replace('e+', 'e');
+    if (size >= 1e7 || size < 1e-4)
+      return value.toExponential(Math.max(0, digits - 2)).replace('e+', 'e');
     if (size >= 1000) return count(value);
     return String(Number(value.toPrecision(digits)));
   }
@@ -23,7 +24,10 @@ const Format = (() => {
     if (!known(value)) return kUnknown;
     const names = ['', 'k', 'M', 'G', 'T', 'P', 'E'];
     let scaled = value, at = 0;
-    while (Math.abs(scaled) >= 999.5 && at + 1 < names.length) { scaled /= 1000; ++at; }
+    while (Math.abs(scaled) >= 999.5 && at + 1 < names.length) {
+      scaled /= 1000;
+      ++at;
+    }
     if (at === 0 && Math.abs(scaled) < 1 && scaled !== 0) return withUnit(number(scaled, 3), unit);
     return withUnit(String(Number(scaled.toPrecision(3))), names[at] + unit);
   }
@@ -34,7 +38,10 @@ const Format = (() => {
     if (!known(value)) return kUnknown;
     const names = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
     let scaled = value, at = 0;
-    while (Math.abs(scaled) >= 1023.5 && at + 1 < names.length) { scaled /= 1024; ++at; }
+    while (Math.abs(scaled) >= 1023.5 && at + 1 < names.length) {
+      scaled /= 1024;
+      ++at;
+    }
     return Number(scaled.toPrecision(at === 0 ? 4 : 3)) + ' ' + names[at];
   }
   function seconds(value) {
@@ -55,7 +62,10 @@ const Format = (() => {
   }
   function percent(value, digits = 3) {
     if (!known(value)) return kUnknown;
-    return Number(Math.abs(value) < 1e-2 ? (100 * value).toFixed(2) : (100 * value).toPrecision(digits)) + ' %';
+    return Number(
+               Math.abs(value) < 1e-2 ? (100 * value).toFixed(2) :
+                                        (100 * value).toPrecision(digits)) +
+        ' %';
   }
   function joules(value) {
     if (!known(value)) return kUnknown;
@@ -67,12 +77,12 @@ const Format = (() => {
     const date = new Date(seconds_since_1970 * 1000);
     const two = (part) => String(part).padStart(2, '0');
     return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ` +
-      `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+        `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
   }
   function ago(seconds_since_1970, now = Date.now() / 1000) {
     if (!known(seconds_since_1970)) return kUnknown;
     const passed = seconds(Math.max(1, Math.round(now - seconds_since_1970)));
     return passed.split(' ').slice(0, 2).join(' ') + ' ago';
   }
-  return { ago, bytes, count, joules, known, kUnknown, number, percent, seconds, si, time, tokens };
+  return {ago, bytes, count, joules, known, kUnknown, number, percent, seconds, si, time, tokens};
 })();

@@ -1,14 +1,17 @@
 'use strict';
 
-// Where the page's data comes from: a server, or the JSON inside the page (report.html). Both answer
-// the same questions; see docs/dashboard.md for the replies.
+// Where the page's data comes from: a server, or the JSON inside the page (report.html). Both
+// answer the same questions; see docs/dashboard.md for the replies.
 const Source = (() => {
   class Refused extends Error {
-    constructor(message, status) { super(message); this.status = status; }
+    constructor(message, status) {
+      super(message);
+      this.status = status;
+    }
   }
 
-  // The token of ?token=T. It is kept for this tab and taken out of the address, so that it does not
-  // end up in a screenshot or a shared link.
+  // The token of ?token=T. It is kept for this tab and taken out of the address, so that it does
+  // not end up in a screenshot or a shared link.
   function takeToken() {
     const address = new URL(location.href);
     const given = address.searchParams.get('token');
@@ -29,23 +32,35 @@ const Source = (() => {
     }
     async ask(path, pairs, signal) {
       const query = new URLSearchParams(pairs).toString();
-      const headers = this.token ? { Authorization: 'Bearer ' + this.token } : {};
-      const reply = await fetch('api/' + path + (query ? '?' + query : ''), { headers, signal, cache: 'no-store' });
+      const headers = this.token ? {Authorization: 'Bearer ' + this.token} : {};
+      const reply = await fetch(
+          'api/' + path + (query ? '?' + query : ''), {headers, signal, cache: 'no-store'});
       const text = await reply.text();
       ++this.requests;
       this.bytesReceived += text.length;
       if (!reply.ok) throw new Refused(messageOf(text, reply), reply.status);
       return JSON.parse(text);
     }
-    runs() { return this.ask('runs', []); }
-    run(id) { return this.ask('run', [['id', id]]); }
+    runs() {
+      return this.ask('runs', []);
+    }
+    run(id) {
+      return this.ask('run', [['id', id]]);
+    }
     series(id, request, signal) {
-      const pairs = [['id', id], ['keys', request.keys.join(',')], ['axis', request.axis], ['points', request.points]];
+      const pairs = [
+        ['id', id], ['keys', request.keys.join(',')], ['axis', request.axis],
+        ['points', request.points]
+      ];
       if (request.from !== undefined) pairs.push(['from', request.from], ['to', request.to]);
       return this.ask('series', pairs, signal);
     }
-    compare(ids) { return this.ask('compare', ids.map((id) => ['id', id])); }
-    profile(id, name) { return this.ask('profile', [['id', id], ['name', name]]); }
+    compare(ids) {
+      return this.ask('compare', ids.map((id) => ['id', id]));
+    }
+    profile(id, name) {
+      return this.ask('profile', [['id', id], ['name', name]]);
+    }
 
     // Calls receive(kind, data) until close() of the returned object; it connects again by itself.
     listen(ids, receive, connected) {
@@ -57,28 +72,56 @@ const Source = (() => {
       stream.onerror = () => {
         connected(false);
         // A refused stream stays closed: ask again later.
-        if (stream.readyState === EventSource.CLOSED && !retry) retry = setTimeout(() => receive('closed', {}), 3000);
+        if (stream.readyState === EventSource.CLOSED && !retry)
+          retry = setTimeout(() => receive('closed', {}), 3000);
       };
       for (const kind of ['runs', 'points', 'log', 'reload'])
         stream.addEventListener(kind, (event) => receive(kind, JSON.parse(event.data)));
-      return { close: () => { clearTimeout(retry); stream.close(); } };
+      return {
+        close: () => {
+          clearTimeout(retry);
+          stream.close();
+        }
+      };
     }
   }
   function messageOf(text, reply) {
-    try { return JSON.parse(text).error.message; } catch { return `the server answered ${reply.status} ${reply.statusText}`; }
+    try {
+      return JSON.parse(text).error.message;
+    } catch {
+      return `the server answered ${reply.status} ${reply.statusText}`;
+    }
   }
 
   class EmbeddedSource {
-    constructor(data) { this.live = false; this.data = data; this.bytesReceived = 0; this.requests = 0; }
-    async runs() { return this.data.runs; }
-    async run(id) { return this.member('run', id); }
-    async series(id, request) { return (this.member('series', id) || {})[request.axis] || { keys: {} }; }
-    async compare(ids) { return ids.length > 1 ? this.data.compare || null : null; }
-    async profile(id, name) { return this.member('profile', id)[name]; }
-    listen() { return { close() {} }; }
+    constructor(data) {
+      this.live = false;
+      this.data = data;
+      this.bytesReceived = 0;
+      this.requests = 0;
+    }
+    async runs() {
+      return this.data.runs;
+    }
+    async run(id) {
+      return this.member('run', id);
+    }
+    async series(id, request) {
+      return (this.member('series', id) || {})[request.axis] || {keys: {}};
+    }
+    async compare(ids) {
+      return ids.length > 1 ? this.data.compare || null : null;
+    }
+    async profile(id, name) {
+      return this.member('profile', id)[name];
+    }
+    listen() {
+      return {close() {}};
+    }
     member(kind, id) {
       const found = (this.data[kind] || {})[id];
-      if (found === undefined) throw new Refused('this report does not contain ' + kind + ' of ' + id, 404);
+      if (found === undefined)
+        throw new Refused('this report does not contain ' + kind + ' of ' + id, 404);
       return found;
     }
   }
@@ -88,5 +131,5 @@ const Source = (() => {
     const text = element ? element.textContent.trim() : '';
     return text ? new EmbeddedSource(JSON.parse(text)) : new ServerSource();
   }
-  return { open };
+  return {open};
 })();

@@ -4,13 +4,15 @@
 const ViewState = (() => {
   const kAxes = ['step', 'tokens', 'hours'];
   const kMostRuns = 10;
-  const initial = () => ({ runs: [], axis: 'step', smoothing: 0, logX: false, log: ['grad_norm'], zoom: null });
+  const initial = () =>
+      ({runs: [], axis: 'step', smoothing: 0, logX: false, log: ['grad_norm'], zoom: null});
 
   function parse(hash) {
     const state = initial();
     const pairs = new URLSearchParams(hash.replace(/^#/, ''));
     // Commas inside an id are escaped once more than those between ids.
-    if (pairs.get('runs')) state.runs = pairs.get('runs').split(',').map(decode).filter(Boolean).slice(0, kMostRuns);
+    if (pairs.get('runs'))
+      state.runs = pairs.get('runs').split(',').map(decode).filter(Boolean).slice(0, kMostRuns);
     if (kAxes.includes(pairs.get('axis'))) state.axis = pairs.get('axis');
     const smoothing = Number(pairs.get('smooth'));
     if (smoothing >= 0 && smoothing < 1) state.smoothing = smoothing;
@@ -20,7 +22,13 @@ const ViewState = (() => {
     if (zoom.length === 2 && zoom.every(Number.isFinite) && zoom[0] < zoom[1]) state.zoom = zoom;
     return state;
   }
-  function decode(text) { try { return decodeURIComponent(text); } catch { return ''; } }
+  function decode(text) {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return '';
+    }
+  }
 
   function serialize(state) {
     const pairs = new URLSearchParams();
@@ -33,5 +41,5 @@ const ViewState = (() => {
     if (state.zoom) pairs.set('zoom', state.zoom.join('~'));
     return '#' + pairs;
   }
-  return { kMostRuns, parse, serialize };
+  return {kMostRuns, parse, serialize};
 })();

@@ -8,7 +8,9 @@ const Scale = (() => {
     const first = to(low), factor = (end - begin) / (to(high) - first);
     const back = logarithmic ? (value) => 10 ** value : (value) => value;
     return {
-      low, high, logarithmic,
+      low,
+      high,
+      logarithmic,
       pixel: (value) => begin + (to(value) - first) * factor,
       value: (pixel) => back(first + (pixel - begin) / factor),
     };
@@ -44,11 +46,11 @@ const Scale = (() => {
     }
     return marks;
   }
-  const marks = (scale, wanted) =>
-    scale.logarithmic ? logMarks(scale.low, scale.high, wanted) : linearMarks(scale.low, scale.high, wanted);
+  const marks = (scale, wanted) => scale.logarithmic ? logMarks(scale.low, scale.high, wanted) :
+                                                       linearMarks(scale.low, scale.high, wanted);
 
-  // A range that is never empty, with a margin; null without values. Values that differ only by rounding
-  // count as one.
+  // A range that is never empty, with a margin; null without values. Values that differ only by
+  // rounding count as one.
   function padded(low, high, logarithmic, margin = 0.04) {
     if (!(low <= high)) return null;
     const same = high - low <= 1e-6 * Math.max(Math.abs(low), Math.abs(high));
@@ -59,5 +61,5 @@ const Scale = (() => {
     const grow = same ? Math.abs(high) * 0.1 || 1 : (high - low) * margin;
     return [low - grow, high + grow];
   }
-  return { linearMarks, logMarks, make, marks, padded };
+  return {make, marks, padded};
 })();

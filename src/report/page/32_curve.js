@@ -2,14 +2,17 @@
 
 // The arithmetic of curves.
 const Curve = (() => {
-  // Exponential smoothing without the bias towards zero of its start: each result is the weighted mean
-  // of the values so far, with weights 1, w, w², … back in time. Missing values stay missing.
+  // Exponential smoothing without the bias towards zero of its start: each result is the weighted
+  // mean of the values so far, with weights 1, w, w², … back in time. Missing values stay missing.
   function smooth(values, weight) {
     if (!(weight > 0)) return values;
     const result = new Array(values.length);
     let sum = 0, weights = 0;
     for (let i = 0; i < values.length; ++i) {
-      if (values[i] === null) { result[i] = null; continue; }
+      if (values[i] === null) {
+        result[i] = null;
+        continue;
+      }
       sum = weight * sum + (1 - weight) * values[i];
       weights = weight * weights + (1 - weight);
       result[i] = sum / weights;
@@ -21,7 +24,10 @@ const Curve = (() => {
     let low = 0, high = x.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (x[middle] < value) low = middle + 1; else high = middle;
+      if (x[middle] < value)
+        low = middle + 1;
+      else
+        high = middle;
     }
     return low;
   }
@@ -36,15 +42,25 @@ const Curve = (() => {
   function within(x, from, to) {
     return [Math.max(0, lowerBound(x, from) - 1), Math.min(x.length, lowerBound(x, to) + 1)];
   }
-  // Adds points behind the last one. A point at or before it replaces what follows: the run was rewound.
+  // The neighbours of a range without points; none if the curve ends before it or begins after it.
+  function around(x, from, to) {
+    const [begin, end] = within(x, from, to);
+    return end - begin === 2 && x[begin] < from && x[begin + 1] > to ? [begin, begin + 1] : [];
+  }
+  // Adds points behind the last one. A point at or before it replaces what follows: the run was
+  // rewound.
   function append(curve, x, y) {
     for (let i = 0; i < x.length; ++i) {
       const keep = lowerBound(curve.x, x[i]);
-      for (const list of [curve.x, curve.y, curve.low, curve.high]) if (list && list.length > keep) list.length = keep;
+      for (const list of [curve.x, curve.y, curve.low, curve.high])
+        if (list && list.length > keep) list.length = keep;
       curve.x.push(x[i]);
       curve.y.push(y[i]);
-      if (curve.low) { curve.low.push(y[i]); curve.high.push(y[i]); }
+      if (curve.low) {
+        curve.low.push(y[i]);
+        curve.high.push(y[i]);
+      }
     }
   }
-  return { append, lowerBound, nearest, smooth, within };
+  return {append, around, lowerBound, nearest, smooth, within};
 })();

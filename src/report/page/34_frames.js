@@ -3,7 +3,7 @@
 // Draws what changed, once per frame of the screen.
 const Frames = (() => {
   const waiting = new Set();
-  const counts = { framesDrawn: 0, lastFrameMs: 0, longestFrameMs: 0 };
+  const counts = {framesDrawn: 0, lastFrameMs: 0, longestFrameMs: 0};
   let requested = false;
 
   function request(draw) {
@@ -18,14 +18,18 @@ const Frames = (() => {
     const now = [...waiting];
     waiting.clear();
     for (const draw of now) {
-      try { draw(); } catch (error) { console.error(error); }  // the other panels are still drawn
+      try {
+        draw();
+      } catch (error) {
+        console.error(error);
+      }  // the other panels are still drawn
     }
     counts.framesDrawn += 1;
     counts.lastFrameMs = performance.now() - begin;
     counts.longestFrameMs = Math.max(counts.longestFrameMs, counts.lastFrameMs);
   }
-  // A canvas with the pixels of the screen. Returns its context, scaled to CSS pixels, and its size;
-  // null while it is not laid out.
+  // A canvas with the pixels of the screen. Returns its context, scaled to CSS pixels, and its
+  // size; null while it is not laid out.
   function prepare(canvas, width, height) {
     const ratio = window.devicePixelRatio || 1;
     if (!width || !height) return null;
@@ -37,5 +41,5 @@ const Frames = (() => {
     context.clearRect(0, 0, width, height);
     return context;
   }
-  return { counts, flush, prepare, request };
+  return {counts, flush, prepare, request};
 })();

@@ -2,17 +2,22 @@
 
 // Draws curves on a canvas. A curve is {x, y, smooth, low, high, colour, dash, marks, visible}.
 const ChartDrawing = (() => {
-  const kMargin = { left: 52, right: 10, top: 8, bottom: 20 };
+  const kMargin = {left: 52, right: 10, top: 8, bottom: 20};
   const kFont = '11px system-ui, sans-serif';
 
   function areaOf(width, height) {
-    return { left: kMargin.left, right: width - kMargin.right, top: kMargin.top, bottom: height - kMargin.bottom };
+    return {
+      left: kMargin.left,
+      right: width - kMargin.right,
+      top: kMargin.top,
+      bottom: height - kMargin.bottom
+    };
   }
 
   // [low, high] of the curves' x; `above`: only greater values (for a logarithmic axis).
   function rangeOfX(curves, above) {
     let low = Infinity, high = -Infinity;
-    for (const { x } of curves) {
+    for (const {x} of curves) {
       if (!x.length) continue;
       const first = above === undefined ? 0 : Curve.lowerBound(x, above);
       if (first === x.length) continue;
@@ -21,29 +26,45 @@ const ChartDrawing = (() => {
     }
     return low <= high ? [low, high] : null;
   }
-  // The lines fit. The band of least and greatest values fits too, unless that would flatten the lines:
-  // then it is clipped.
+  // The lines fit. The band of least and greatest values fits too, unless that would flatten the
+  // lines: then it is clipped.
   function rangeOfY(curves, from, to, logarithmic) {
     const lines = new Extent(logarithmic), bands = new Extent(logarithmic);
     for (const curve of curves) {
       for (let i = Curve.lowerBound(curve.x, from); i < curve.x.length && curve.x[i] <= to; ++i) {
         lines.add(curve.smooth[i]);
-        if (curve.low) { bands.add(curve.low[i]); bands.add(curve.high[i]); }
+        if (curve.low) {
+          bands.add(curve.low[i]);
+          bands.add(curve.high[i]);
+        }
       }
     }
+    // A line may cross a narrow range without a point in it, until finer points arrive.
+    if (lines.empty())
+      for (const curve of curves)
+        for (const i of Curve.around(curve.x, from, to)) lines.add(curve.smooth[i]);
     if (lines.empty()) return null;
     const both = [Math.min(lines.low, bands.low), Math.max(lines.high, bands.high)];
-    return lines.span(...both) <= 2.5 * lines.span(lines.low, lines.high) ? both : [lines.low, lines.high];
+    return lines.span(...both) <= 2.5 * lines.span(lines.low, lines.high) ? both :
+                                                                            [lines.low, lines.high];
   }
   class Extent {
-    constructor(logarithmic) { this.logarithmic = logarithmic; this.low = Infinity; this.high = -Infinity; }
+    constructor(logarithmic) {
+      this.logarithmic = logarithmic;
+      this.low = Infinity;
+      this.high = -Infinity;
+    }
     add(value) {
       if (!Format.known(value) || (this.logarithmic && value <= 0)) return;
       if (value < this.low) this.low = value;
       if (value > this.high) this.high = value;
     }
-    empty() { return !(this.low <= this.high); }
-    span(low, high) { return this.logarithmic ? Math.log(high / low) : high - low; }
+    empty() {
+      return !(this.low <= this.high);
+    }
+    span(low, high) {
+      return this.logarithmic ? Math.log(high / low) : high - low;
+    }
   }
 
   function drawAxes(context, area, scaleX, scaleY, format) {
@@ -82,12 +103,16 @@ const ChartDrawing = (() => {
     let pen = false;
     for (let i = begin; i < end; ++i) {
       const value = values[i];
-      if (value === null || (scaleY.logarithmic && value <= 0) || (scaleX.logarithmic && curve.x[i] <= 0)) {
+      if (value === null || (scaleY.logarithmic && value <= 0) ||
+          (scaleX.logarithmic && curve.x[i] <= 0)) {
         pen = false;
         continue;
       }
       const x = scaleX.pixel(curve.x[i]), y = scaleY.pixel(value);
-      if (pen) context.lineTo(x, y); else context.moveTo(x, y);
+      if (pen)
+        context.lineTo(x, y);
+      else
+        context.moveTo(x, y);
       pen = true;
     }
     context.stroke();
@@ -101,21 +126,30 @@ const ChartDrawing = (() => {
     context.beginPath();
     let points = [];
     const close = () => {
-      for (let i = points.length - 1; i >= 0; --i) context.lineTo(scaleX.pixel(curve.x[points[i]]), at(curve.low[points[i]]));
+      for (let i = points.length - 1; i >= 0; --i)
+        context.lineTo(scaleX.pixel(curve.x[points[i]]), at(curve.low[points[i]]));
       points = [];
     };
     for (let i = begin; i < end; ++i) {
-      const known = Format.known(curve.low[i]) && Format.known(curve.high[i]) && !(scaleX.logarithmic && curve.x[i] <= 0);
-      if (!known) { close(); continue; }
+      const known = Format.known(curve.low[i]) && Format.known(curve.high[i]) &&
+          !(scaleX.logarithmic && curve.x[i] <= 0);
+      if (!known) {
+        close();
+        continue;
+      }
       const x = scaleX.pixel(curve.x[i]), y = at(curve.high[i]);
-      if (points.length) context.lineTo(x, y); else context.moveTo(x, y);
+      if (points.length)
+        context.lineTo(x, y);
+      else
+        context.moveTo(x, y);
       points.push(i);
     }
     close();
     context.fill();
     context.globalAlpha = 1;
   }
-  // Few points (validations, evaluations) are marked; values that are no numbers get a tick at the bottom.
+  // Few points (validations, evaluations) are marked; values that are no numbers get a tick at the
+  // bottom.
   function drawMarks(context, curve, begin, end, scaleX, scaleY, area) {
     context.fillStyle = curve.colour;
     const dots = curve.marks || end - begin === 1;
@@ -173,5 +207,5 @@ const ChartDrawing = (() => {
       context.fill();
     }
   }
-  return { areaOf, drawAxes, drawCurves, drawEvents, line, rangeOfX, rangeOfY };
+  return {areaOf, drawAxes, drawCurves, drawEvents, line, rangeOfX, rangeOfY};
 })();

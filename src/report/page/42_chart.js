@@ -1,17 +1,18 @@
 'use strict';
 
-// A panel with curves over a shared x axis. `shared` has the view and is told of zooms and of the pointer:
-// {view: {axis, logX, zoom}, hover: x or null, onHover(chart, x), onZoom(range or null), onLog(id, on)}.
+// A panel with curves over a shared x axis. `shared` has the view and is told of zooms and of the
+// pointer: {view: {axis, logX, zoom}, hover: x or null, onHover(chart, x), onZoom(range or null),
+// onLog(id, on)}.
 class Chart {
   constructor(definition, shared) {
     this.definition = definition;
     this.shared = shared;
     this.curves = [];
     this.events = [];
-    this.hidden = new Set();     // labels that the user switched off
-    this.rangeY = null;          // chosen by dragging a box
+    this.hidden = new Set();  // labels that the user switched off
+    this.rangeY = null;       // chosen by dragging a box
     this.logarithmic = false;
-    this.drawn = { points: 0 };
+    this.drawn = {points: 0};
     this.draw = () => this.drawNow();
     this.drawOverlay = () => this.drawOverlayNow();
     this.build();
@@ -19,22 +20,35 @@ class Chart {
   }
 
   build() {
-    const { make } = Elements;
-    const { id, title, unit } = this.definition;
-    this.canvas = make('canvas', { 'aria-hidden': 'true' });
-    this.overlay = make('canvas', { 'aria-hidden': 'true' });
-    this.plot = make('div', {
-      class: 'plot', tabindex: '0', role: 'img', 'data-plot': id,
-      'aria-label': title + (unit ? ', ' + unit : '') + '. Arrow keys read values, + and - zoom, 0 shows everything.',
-    }, this.canvas, this.overlay);
+    const {make} = Elements;
+    const {id, title, unit} = this.definition;
+    this.canvas = make('canvas', {'aria-hidden': 'true'});
+    this.overlay = make('canvas', {'aria-hidden': 'true'});
+    this.plot = make(
+        'div', {
+          class: 'plot',
+          tabindex: '0',
+          role: 'img',
+          'data-plot': id,
+          'aria-label': title + (unit ? ', ' + unit : '') +
+              '. Arrow keys read values, + and - zoom, 0 shows everything.',
+        },
+        this.canvas, this.overlay);
     this.logButton = make('button', {
-      class: 'quiet', type: 'button', text: 'log', title: 'Logarithmic y axis', 'aria-pressed': 'false',
+      class: 'quiet',
+      type: 'button',
+      text: 'log',
+      title: 'Logarithmic y axis',
+      'aria-pressed': 'false',
       onclick: () => this.shared.onLog(id, !this.logarithmic),
     });
-    this.legend = make('div', { class: 'legend' });
-    this.element = make('div', { class: 'card chart' + (this.definition.wide ? ' wide' : ''), 'data-chart': id },
-      make('div', { class: 'head' }, make('h3', { text: title, title }), make('span', { class: 'unit', text: unit || '' }), this.logButton),
-      this.plot, this.legend);
+    this.legend = make('div', {class: 'legend'});
+    this.element = make(
+        'div', {class: 'card chart' + (this.definition.wide ? ' wide' : ''), 'data-chart': id},
+        make(
+            'div', {class: 'head'}, make('h3', {text: title, title}),
+            make('span', {class: 'unit', text: unit || ''}), this.logButton),
+        this.plot, this.legend);
     ChartPointer.attach(this);
   }
 
@@ -54,10 +68,14 @@ class Chart {
     Frames.request(this.draw);
     Frames.request(this.drawOverlay);
   }
-  visibleCurves() { return this.curves.filter((curve) => !this.hidden.has(curve.label)); }
+  visibleCurves() {
+    return this.curves.filter((curve) => !this.hidden.has(curve.label));
+  }
 
   // Width in pixels of the area of the curves: how many points are worth asking for.
-  pixels() { return Math.max(200, Math.round(this.plot.clientWidth) - 62); }
+  pixels() {
+    return Math.max(200, Math.round(this.plot.clientWidth) - 62);
+  }
 
   scales(width, height) {
     const area = ChartDrawing.areaOf(width, height);
@@ -70,7 +88,8 @@ class Chart {
     const fitting = ChartDrawing.rangeOfY(curves, rangeX[0], rangeX[1], this.logarithmic);
     let rangeY = this.rangeY || (fitting && Scale.padded(fitting[0], fitting[1], this.logarithmic));
     if (!rangeY) return null;
-    if (this.definition.fromZero && !this.logarithmic && !this.rangeY) rangeY = [Math.min(0, rangeY[0]), rangeY[1]];
+    if (this.definition.fromZero && !this.logarithmic && !this.rangeY)
+      rangeY = [Math.min(0, rangeY[0]), rangeY[1]];
     return {
       area,
       x: Scale.make(rangeX[0], rangeX[1], area.left, area.right, logX),
@@ -84,14 +103,15 @@ class Chart {
     if (!context) return;
     const curves = this.visibleCurves();
     this.scale = this.scales(width, height);
-    this.drawn = { points: curves.reduce((sum, curve) => sum + curve.x.length, 0) };
+    this.drawn = {points: curves.reduce((sum, curve) => sum + curve.x.length, 0)};
     if (!this.scale) {
       context.fillStyle = Theme.colour('soft');
       context.fillText('no values in this range', 60, height / 2);
       return;
     }
-    const { area, x, y } = this.scale;
-    ChartDrawing.drawAxes(context, area, x, y, { x: (mark) => this.shared.formatX(mark), y: this.definition.mark });
+    const {area, x, y} = this.scale;
+    ChartDrawing.drawAxes(
+        context, area, x, y, {x: (mark) => this.shared.formatX(mark), y: this.definition.mark});
     ChartDrawing.drawCurves(context, area, curves, x, y);
     ChartDrawing.drawEvents(context, area, this.events, x);
   }
@@ -100,7 +120,7 @@ class Chart {
   drawOverlayNow() {
     const context = Frames.prepare(this.overlay, this.plot.clientWidth, this.plot.clientHeight);
     if (!context || !this.scale) return;
-    const { area, x, y } = this.scale;
+    const {area, x, y} = this.scale;
     if (this.dragging) this.drawDragged(context, area);
     const hover = this.shared.hover;
     this.updateLegend(hover);
@@ -109,8 +129,9 @@ class Chart {
     context.lineWidth = 1;
     const pixel = Math.round(x.pixel(hover)) + 0.5;
     ChartDrawing.line(context, pixel, area.top, pixel, area.bottom);
-    for (const { curve, index } of this.valuesAt(hover)) {
-      if (curve.smooth[index] === null || curve.x[index] < x.low || curve.x[index] > x.high) continue;
+    for (const {curve, index} of this.valuesAt(hover)) {
+      if (curve.smooth[index] === null || curve.x[index] < x.low || curve.x[index] > x.high)
+        continue;
       context.fillStyle = curve.colour;
       context.beginPath();
       context.arc(x.pixel(curve.x[index]), y.pixel(curve.smooth[index]), 3, 0, 2 * Math.PI);
@@ -118,7 +139,7 @@ class Chart {
     }
   }
   drawDragged(context, area) {
-    const { from, to, box } = this.dragging;
+    const {from, to, box} = this.dragging;
     context.fillStyle = Theme.colour('gold');
     context.globalAlpha = 0.18;
     const top = box ? Math.min(from.y, to.y) : area.top;
@@ -129,26 +150,32 @@ class Chart {
 
   // The point of each visible curve nearest to x.
   valuesAt(x) {
-    return this.visibleCurves().map((curve) => ({ curve, index: Curve.nearest(curve.x, x) })).filter(({ index }) => index >= 0);
+    return this.visibleCurves()
+        .map((curve) => ({curve, index: Curve.nearest(curve.x, x)}))
+        .filter(({index}) => index >= 0);
   }
 
   buildLegend() {
-    const { make } = Elements;
+    const {make} = Elements;
     this.legendValues = this.curves.map((curve) => {
-      const swatch = make('span', { class: 'line' });
+      const swatch = make('span', {class: 'line'});
       swatch.style.color = curve.colour;
       swatch.style.borderTopStyle = curve.dash ? 'dashed' : 'solid';
-      const value = make('span', { class: 'value' });
-      const entry = make('button', {
-        type: 'button', title: 'Show or hide ' + curve.label, 'aria-pressed': String(!this.hidden.has(curve.label)),
-        onclick: () => this.toggle(curve.label),
-      }, swatch, make('span', { class: 'label', text: curve.label }), value);
-      return { curve, value, entry };
+      const value = make('span', {class: 'value'});
+      const entry = make(
+          'button', {
+            type: 'button',
+            title: 'Show or hide ' + curve.label,
+            'aria-pressed': String(!this.hidden.has(curve.label)),
+            onclick: () => this.toggle(curve.label),
+          },
+          swatch, make('span', {class: 'label', text: curve.label}), value);
+      return {curve, value, entry};
     });
-    this.legend.replaceChildren(...this.legendValues.map(({ entry }) => entry));
+    this.legend.replaceChildren(...this.legendValues.map(({entry}) => entry));
   }
   updateLegend(hover) {
-    for (const { curve, value } of this.legendValues || []) {
+    for (const {curve, value} of this.legendValues || []) {
       const index = hover === null ? curve.x.length - 1 : Curve.nearest(curve.x, hover);
       const text = index < 0 ? '' : this.definition.format(curve.smooth[index]);
       if (value.textContent !== text) value.textContent = text;

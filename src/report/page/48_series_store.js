@@ -7,11 +7,13 @@ class SeriesStore {
   constructor(source, changed) {
     this.source = source;
     this.changed = changed;  // called when points arrived
-    this.runs = new Map();   // id -> {axis, full: {key: curve}, zoomed: {range, keys} or null, reloading}
+    this.runs =
+        new Map();  // id -> {axis, full: {key: curve}, zoomed: {range, keys} or null, reloading}
     this.requests = new Map();
   }
   forgetAllBut(ids) {
-    for (const id of [...this.runs.keys()]) if (!ids.includes(id)) this.drop(id);
+    for (const id of [...this.runs.keys()])
+      if (!ids.includes(id)) this.drop(id);
   }
   drop(id) {
     this.runs.delete(id);
@@ -28,7 +30,8 @@ class SeriesStore {
   curve(id, key, zoom) {
     const run = this.runs.get(id);
     if (!run) return null;
-    const finer = zoom && run.zoomed && run.zoomed.range[0] === zoom[0] && run.zoomed.range[1] === zoom[1];
+    const finer =
+        zoom && run.zoomed && run.zoomed.range[0] === zoom[0] && run.zoomed.range[1] === zoom[1];
     return (finer && run.zoomed.keys[key]) || run.full[key] || null;
   }
 
@@ -39,7 +42,7 @@ class SeriesStore {
     const before = this.runs.get(id);
     const same = before && before.axis === axis;
     if (same) addNewer(keys, before.full);
-    this.runs.set(id, { axis, full: keys, zoomed: same ? before.zoomed : null, reloading: false });
+    this.runs.set(id, {axis, full: keys, zoomed: same ? before.zoomed : null, reloading: false});
     this.changed();
   }
   async zoom(id, axis, demands, range) {
@@ -47,7 +50,7 @@ class SeriesStore {
     if (!run || !this.source.live) return;  // a report has only the points of the whole run
     const keys = await this.fetch(id + ' zoomed', id, axis, demands, range);
     if (!keys || this.runs.get(id) !== run) return;
-    run.zoomed = { range, keys };
+    run.zoomed = {range, keys};
     this.changed();
   }
   // A newer request for the same thing replaces this one; then the answer is null.
@@ -55,10 +58,13 @@ class SeriesStore {
     this.cancel(name);
     const control = new AbortController();
     this.requests.set(name, control);
-    const bounds = range ? { from: range[0], to: range[1] } : {};
-    const parts = demands.flatMap(({ keys, points }) => chunks(keys, 40).map((some) => ({ keys: some, points, axis, ...bounds })));
+    const bounds = range ? {from: range[0], to: range[1]} : {};
+    const parts = demands.flatMap(
+        ({keys, points}) =>
+            chunks(keys, 40).map((some) => ({keys: some, points, axis, ...bounds})));
     try {
-      const replies = await Promise.all(parts.map((part) => this.source.series(id, part, control.signal)));
+      const replies =
+          await Promise.all(parts.map((part) => this.source.series(id, part, control.signal)));
       return control.signal.aborted ? null : copied(replies);
     } catch (error) {
       if (control.signal.aborted) return null;
@@ -74,10 +80,11 @@ class SeriesStore {
     const place = placesOf(event, run.axis);
     let longest = 0;
     for (const [key, given] of Object.entries(event.keys)) {
-      const { x, y } = placed(given, place);
-      const curve = run.full[key] || (run.full[key] = { x: [], y: [] });
+      const {x, y} = placed(given, place);
+      const curve = run.full[key] || (run.full[key] = {x: [], y: []});
       Curve.append(curve, x, y);
-      if (run.zoomed && run.zoomed.keys[key]) appendWithin(run.zoomed.keys[key], x, y, run.zoomed.range);
+      if (run.zoomed && run.zoomed.keys[key])
+        appendWithin(run.zoomed.keys[key], x, y, run.zoomed.range);
       longest = Math.max(longest, curve.x.length);
     }
     this.changed();
@@ -98,8 +105,10 @@ function copied(replies) {
   for (const reply of replies)
     for (const [key, curve] of Object.entries(reply.keys || {}))
       keys[key] = {
-        x: [...curve.x], y: [...curve.y],
-        low: curve.low ? [...curve.low] : null, high: curve.high ? [...curve.high] : null,
+        x: [...curve.x],
+        y: [...curve.y],
+        low: curve.low ? [...curve.low] : null,
+        high: curve.high ? [...curve.high] : null,
       };
   return keys;
 }
@@ -120,7 +129,7 @@ function placesOf(event, axis) {
 }
 function placed(points, place) {
   const x = points.x.map(place);
-  return { x: x.filter(Format.known), y: points.y.filter((value, i) => Format.known(x[i])) };
+  return {x: x.filter(Format.known), y: points.y.filter((value, i) => Format.known(x[i]))};
 }
 function appendWithin(curve, x, y, range) {
   const inside = x.map((value) => value >= range[0] && value <= range[1]);

@@ -32,23 +32,36 @@ class RunsList {
   setSelected(ids) {
     const before = new Set([...this.selected, ...ids]);
     this.selected = ids;
-    for (const id of before) if (this.rows.has(id)) this.markRow(id);
+    for (const id of before)
+      if (this.rows.has(id)) this.markRow(id);
   }
 
   makeRow(id) {
-    const { make } = Elements;
+    const {make} = Elements;
     const row = {
-      box: make('input', { type: 'checkbox', onclick: (event) => { event.stopPropagation(); this.toggle(id); } }),
-      name: make('button', { class: 'name', type: 'button' }),
-      badge: make('span', { class: 'badge' }),
+      box: make('input', {
+        type: 'checkbox',
+        onclick: (event) => {
+          event.stopPropagation();
+          this.toggle(id);
+        }
+      }),
+      name: make('button', {class: 'name', type: 'button'}),
+      badge: make('span', {class: 'badge'}),
       progress: make('div', {}),
-      left: make('span'), loss: make('b'), right: make('span'),
-      message: make('div', { class: 'message' }),
+      left: make('span'),
+      loss: make('b'),
+      right: make('span'),
+      message: make('div', {class: 'message'}),
     };
-    row.bar = make('div', { class: 'progress', role: 'progressbar', 'aria-valuemin': '0', 'aria-valuemax': '100' }, row.progress);
-    row.element = make('li', { class: 'run', 'data-run': id, onclick: () => this.choose(id) },
-      row.box, row.name, row.badge, row.message, row.bar,
-      make('div', { class: 'figures' }, row.left, row.loss, row.right));
+    row.bar = make(
+        'div',
+        {class: 'progress', role: 'progressbar', 'aria-valuemin': '0', 'aria-valuemax': '100'},
+        row.progress);
+    row.element = make(
+        'li', {class: 'run', 'data-run': id, onclick: () => this.choose(id)}, row.box, row.name,
+        row.badge, row.message, row.bar,
+        make('div', {class: 'figures'}, row.left, row.loss, row.right));
     return row;
   }
   fillRow(row, run) {
@@ -56,7 +69,8 @@ class RunsList {
     const message = RunsList.messageOf(run);
     row.name.textContent = run.name;
     row.name.title = run.id;
-    row.box.setAttribute('aria-label', 'Show ' + run.name + ' together with the other selected runs');
+    row.box.setAttribute(
+        'aria-label', 'Show ' + run.name + ' together with the other selected runs');
     row.badge.textContent = state;
     row.badge.className = 'badge state-' + state;
     row.element.dataset.state = state;
@@ -69,13 +83,16 @@ class RunsList {
     row.progress.className = 'state-' + state;
     row.bar.setAttribute('aria-valuenow', String(Math.round(100 * share)));
     row.bar.setAttribute('aria-label', 'Progress of ' + run.name);
-    row.left.textContent = Format.si(run.step) + (run.total_steps ? ' / ' + Format.si(run.total_steps) : '');
+    row.left.textContent =
+        Format.si(run.step) + (run.total_steps ? ' / ' + Format.si(run.total_steps) : '');
     row.loss.textContent = Format.known(run.loss) ? Format.number(run.loss) : '';
-    row.right.textContent = state === 'running' && Format.known(run.eta_s) ? 'ETA ' + Format.seconds(run.eta_s) : Format.ago(run.updated_s);
+    row.right.textContent = state === 'running' && Format.known(run.eta_s) ?
+        'ETA ' + Format.seconds(run.eta_s) :
+        Format.ago(run.updated_s);
     this.markRow(run.id);
   }
   markRow(id) {
-    const { element, box } = this.rows.get(id);
+    const {element, box} = this.rows.get(id);
     const slot = this.selected.indexOf(id);
     element.classList.toggle('selected', slot >= 0);
     element.classList.toggle('main', slot === 0);
@@ -86,25 +103,31 @@ class RunsList {
   arrange() {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (run) => {
-      const text = [run.name, run.id, RunsList.shownState(run), run.model, run.stage].join(' ').toLowerCase();
+      const text = [
+        run.name, run.id, RunsList.shownState(run), run.model, run.stage
+      ].join(' ').toLowerCase();
       return words.every((word) => text.includes(word));
     };
     const shown = [...this.runs.values()].filter(fits).sort(RunsList.orders[this.order.value]);
     const elements = shown.map((run) => this.rows.get(run.id).element);
     const current = this.list.children;
-    const same = current.length === elements.length && elements.every((element, i) => current[i] === element);
+    const same = current.length === elements.length &&
+        elements.every((element, i) => current[i] === element);
     if (!same) this.place(elements);
-    Elements.byId('run-count').textContent = shown.length === this.runs.size
-      ? this.runs.size + (this.runs.size === 1 ? ' run' : ' runs') : shown.length + ' of ' + this.runs.size + ' runs';
+    Elements.byId('run-count').textContent = shown.length === this.runs.size ?
+        this.runs.size + (this.runs.size === 1 ? ' run' : ' runs') :
+        shown.length + ' of ' + this.runs.size + ' runs';
   }
   // Moving the focused element would drop the focus.
   place(elements) {
     const focused = document.activeElement;
     this.list.replaceChildren(...elements);
-    if (focused && this.list.contains(focused)) focused.focus({ preventScroll: true });
+    if (focused && this.list.contains(focused)) focused.focus({preventScroll: true});
   }
 
-  choose(id) { this.select([id]); }
+  choose(id) {
+    this.select([id]);
+  }
   toggle(id) {
     const without = this.selected.filter((other) => other !== id);
     const ids = without.length === this.selected.length ? [...this.selected, id] : without;
@@ -113,7 +136,8 @@ class RunsList {
   key(event) {
     if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp') return;
     const row = event.target.closest('.run');
-    const next = row && (event.key === 'ArrowDown' ? row.nextElementSibling : row.previousElementSibling);
+    const next =
+        row && (event.key === 'ArrowDown' ? row.nextElementSibling : row.previousElementSibling);
     if (!next) return;
     next.querySelector('.name').focus();
     event.preventDefault();
@@ -130,16 +154,24 @@ class RunsList {
   }
 }
 RunsList.orders = (() => {
-  const byName = (a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }) || (a.id < b.id ? -1 : 1);
+  const byName = (a, b) =>
+      a.name.localeCompare(b.name, undefined, {numeric: true}) || (a.id < b.id ? -1 : 1);
   const by = (key, direction) => (a, b) => {
     const known = [Format.known(a[key]), Format.known(b[key])];
     if (!known[0] || !known[1]) return known[1] - known[0] || byName(a, b);
     return direction * (a[key] - b[key]) || byName(a, b);
   };
-  const kStates = ['failed', 'diverged', 'lost', 'stalled', 'running', 'stopped', 'finished', 'unknown'];
-  const byState = (a, b) => kStates.indexOf(RunsList.shownState(a)) - kStates.indexOf(RunsList.shownState(b)) || byName(a, b);
+  const kStates =
+      ['failed', 'diverged', 'lost', 'stalled', 'running', 'stopped', 'finished', 'unknown'];
+  const byState = (a, b) =>
+      kStates.indexOf(RunsList.shownState(a)) - kStates.indexOf(RunsList.shownState(b)) ||
+      byName(a, b);
   return {
-    name: byName, updated: by('updated_s', -1), loss: by('loss', 1), valid_loss: by('valid_loss', 1),
-    tokens: by('tokens', -1), state: byState,
+    name: byName,
+    updated: by('updated_s', -1),
+    loss: by('loss', 1),
+    valid_loss: by('valid_loss', 1),
+    tokens: by('tokens', -1),
+    state: byState,
   };
 })();

@@ -1,7 +1,7 @@
 'use strict';
 
-// The grid of ranks: a block per pipeline stage, in it a strip of tp × cp cells for each dp. The colour
-// is the rank's compute time relative to the median.
+// The grid of ranks: a block per pipeline stage, in it a strip of tp × cp cells for each dp. The
+// colour is the rank's compute time relative to the median.
 const RanksPanel = (() => {
   const kStraggler = 1.1;  // times the median
   const kGap = 10;         // pixels between stages
@@ -22,7 +22,8 @@ const RanksPanel = (() => {
     return result;
   }
 
-  // The largest cells that fit, and of these the flattest arrangement: `across` strips beside each other in each stage, `stages` beside each other.
+  // The largest cells that fit, and of these the flattest arrangement: `across` strips beside each
+  // other in each stage, `stages` beside each other.
   function arrange(grid, width, height) {
     const strip = (grid.tp || 1) * (grid.cp || 1), dp = grid.dp || 1, pp = grid.pp || 1;
     let best = null;
@@ -31,17 +32,26 @@ const RanksPanel = (() => {
       const most = Math.min(dp, Math.max(1, Math.floor(width / (stages * strip * 2))));
       for (let across = 1; across <= most; ++across) {
         const columns = stages * across * strip, rows = stageRows * Math.ceil(dp / across);
-        const cell = Math.min(26, (width - (stages - 1) * kGap) / columns, (height - stageRows * 24) / rows);
+        const cell =
+            Math.min(26, (width - (stages - 1) * kGap) / columns, (height - stageRows * 24) / rows);
         const tall = rows * cell + stageRows * 24;
-        if (!best || cell > best.cell + 1e-9 || (cell > best.cell - 1e-9 && tall < best.tall)) best = { cell, tall, stages, across, strip };
+        if (!best || cell > best.cell + 1e-9 || (cell > best.cell - 1e-9 && tall < best.tall))
+          best = {cell, tall, stages, across, strip};
       }
     }
     const cell = Math.max(2, Math.floor(best.cell * 2) / 2);
     const blockWidth = best.across * strip * cell, blockHeight = Math.ceil(dp / best.across) * cell;
     const stageRows = Math.ceil(pp / best.stages);
     return {
-      ...best, cell, blockWidth, blockHeight, height: stageRows * (blockHeight + 24),
-      corner: (stage) => ({ x: (stage % best.stages) * (blockWidth + kGap), y: Math.floor(stage / best.stages) * (blockHeight + 24) + 16 }),
+      ...best,
+      cell,
+      blockWidth,
+      blockHeight,
+      height: stageRows * (blockHeight + 24),
+      corner: (stage) => ({
+        x: (stage % best.stages) * (blockWidth + kGap),
+        y: Math.floor(stage / best.stages) * (blockHeight + 24) + 16
+      }),
     };
   }
   function placeOf(at, grid, plan) {
@@ -65,36 +75,59 @@ const RanksPanel = (() => {
       this.order = layout.order || ['tp', 'cp', 'dp', 'pp'];
       this.nodes = layout.nodes || [];
       this.nodeOfRank = layout.node_of_rank || [];
-      this.seconds = ranks && ranks.seconds && ranks.seconds.length === layout.ranks ? ranks.seconds : null;
+      this.seconds =
+          ranks && ranks.seconds && ranks.seconds.length === layout.ranks ? ranks.seconds : null;
       this.median = this.seconds ? median(this.seconds) : null;
-      this.at = Array.from({ length: layout.ranks }, (unused, rank) => coordinates(rank, this.grid, this.order));
+      this.at = Array.from(
+          {length: layout.ranks}, (unused, rank) => coordinates(rank, this.grid, this.order));
       this.chosen = null;
       this.build(layout);
     }
     build(layout) {
       this.canvas = Elements.make('canvas');
-      this.element = Elements.make('div', {
-        class: 'grid-of-ranks', tabindex: '0', role: 'img', 'data-ranks': layout.ranks,
-        'aria-label': `${layout.ranks} ranks by pipeline stage, data and tensor coordinate. Arrow keys read single ranks.`,
-      }, this.canvas);
+      this.element = Elements.make(
+          'div', {
+            class: 'grid-of-ranks',
+            tabindex: '0',
+            role: 'img',
+            'data-ranks': layout.ranks,
+            'aria-label': `${
+                layout
+                    .ranks} ranks by pipeline stage, data and tensor coordinate. Arrow keys read single ranks.`,
+          },
+          this.canvas);
       this.draw = () => this.drawNow();
       new ResizeObserver(() => Frames.request(this.draw)).observe(this.element);
       this.canvas.addEventListener('pointermove', (event) => this.point(event));
-      this.canvas.addEventListener('pointerleave', () => { Tooltip.hide(); this.choose(null); });
+      this.canvas.addEventListener('pointerleave', () => {
+        Tooltip.hide();
+        this.choose(null);
+      });
       this.element.addEventListener('keydown', (event) => this.key(event));
-      this.element.addEventListener('blur', () => { Tooltip.hide(); this.choose(null); });
+      this.element.addEventListener('blur', () => {
+        Tooltip.hide();
+        this.choose(null);
+      });
     }
-    ratio(rank) { return this.seconds && this.median > 0 ? this.seconds[rank] / this.median : null; }
+    ratio(rank) {
+      return this.seconds && this.median > 0 ? this.seconds[rank] / this.median : null;
+    }
     stragglers() {
-      const all = this.at.map((unused, rank) => rank).filter((rank) => this.ratio(rank) >= kStraggler);
+      const all =
+          this.at.map((unused, rank) => rank).filter((rank) => this.ratio(rank) >= kStraggler);
       return all.sort((a, b) => this.ratio(b) - this.ratio(a));
     }
     describe(rank) {
-      const place = this.order.filter((name) => (this.grid[name] || 1) > 1).map((name) => name + ' ' + this.at[rank][name]).join(', ');
+      const place = this.order.filter((name) => (this.grid[name] || 1) > 1)
+                        .map((name) => name + ' ' + this.at[rank][name])
+                        .join(', ');
       const node = this.nodes[this.nodeOfRank[rank]];
       const ratio = this.ratio(rank);
-      return [`rank ${rank}`, place, node && 'node ' + node, ratio !== null && `${Format.seconds(this.seconds[rank])} = ${ratio.toFixed(2)} × median`]
-        .filter(Boolean).join(' · ');
+      return [
+        `rank ${rank}`, place, node && 'node ' + node,
+        ratio !== null && `${Format.seconds(this.seconds[rank])} = ${ratio.toFixed(2)} × median`
+      ].filter(Boolean)
+          .join(' · ');
     }
     drawNow() {
       const width = this.element.clientWidth;
@@ -106,12 +139,13 @@ const RanksPanel = (() => {
       const gap = plan.cell >= 5 ? 1 : 0;
       this.drawTitles(context, plan);
       for (let rank = 0; rank < this.at.length; ++rank) {
-        const { x, y } = placeOf(this.at[rank], this.grid, plan);
+        const {x, y} = placeOf(this.at[rank], this.grid, plan);
         const ratio = this.ratio(rank);
         context.fillStyle = colourOf(ratio);
         context.fillRect(x, y, plan.cell - gap, plan.cell - gap);
         if (plan.cell >= 22 && this.at.length <= 999) this.number(context, rank, x, y, plan.cell);
-        if (ratio >= kStraggler || rank === this.chosen) this.mark(context, x, y, plan.cell - gap, rank === this.chosen);
+        if (ratio >= kStraggler || rank === this.chosen)
+          this.mark(context, x, y, plan.cell - gap, rank === this.chosen);
       }
     }
     drawTitles(context, plan) {
@@ -119,9 +153,11 @@ const RanksPanel = (() => {
       context.fillStyle = Theme.colour('soft');
       context.textBaseline = 'alphabetic';
       for (let stage = 0; stage < (this.grid.pp || 1); ++stage) {
-        const { x, y } = plan.corner(stage);
-        const text = (this.grid.pp || 1) > 1 ? (plan.blockWidth > 60 ? 'stage ' : '') + stage : 'all ranks';
-        if (context.measureText(text).width <= plan.blockWidth + kGap - 2) context.fillText(text, x, y - 4);
+        const {x, y} = plan.corner(stage);
+        const text =
+            (this.grid.pp || 1) > 1 ? (plan.blockWidth > 60 ? 'stage ' : '') + stage : 'all ranks';
+        if (context.measureText(text).width <= plan.blockWidth + kGap - 2)
+          context.fillText(text, x, y - 4);
       }
     }
     number(context, rank, x, y, cell) {
@@ -138,20 +174,30 @@ const RanksPanel = (() => {
     }
     // The rank below a pixel, or null.
     find(x, y) {
-      const { plan } = this;
+      const {plan} = this;
       const rowHeight = plan.blockHeight + 24;
-      const stage = Math.floor(y / rowHeight) * plan.stages + Math.floor(x / (plan.blockWidth + kGap));
+      const stage =
+          Math.floor(y / rowHeight) * plan.stages + Math.floor(x / (plan.blockWidth + kGap));
       if (!(stage < (this.grid.pp || 1))) return null;
       const corner = plan.corner(stage);
-      const column = Math.floor((x - corner.x) / plan.cell), row = Math.floor((y - corner.y) / plan.cell);
+      const column = Math.floor((x - corner.x) / plan.cell),
+            row = Math.floor((y - corner.y) / plan.cell);
       if (column < 0 || row < 0 || column >= plan.across * plan.strip) return null;
       const dp = row * plan.across + Math.floor(column / plan.strip), inner = column % plan.strip;
       if (dp >= (this.grid.dp || 1)) return null;
-      return this.rankOf({ pp: stage, dp, tp: inner % (this.grid.tp || 1), cp: Math.floor(inner / (this.grid.tp || 1)) });
+      return this.rankOf({
+        pp: stage,
+        dp,
+        tp: inner % (this.grid.tp || 1),
+        cp: Math.floor(inner / (this.grid.tp || 1))
+      });
     }
     rankOf(place) {
       let rank = 0, stride = 1;
-      for (const name of this.order) { rank += (place[name] || 0) * stride; stride *= this.grid[name] || 1; }
+      for (const name of this.order) {
+        rank += (place[name] || 0) * stride;
+        stride *= this.grid[name] || 1;
+      }
       return rank;
     }
     choose(rank) {
@@ -162,58 +208,102 @@ const RanksPanel = (() => {
     point(event) {
       const rank = this.plan ? this.find(event.offsetX, event.offsetY) : null;
       this.choose(rank);
-      if (rank === null) Tooltip.hide();
-      else Tooltip.show(event.clientX, event.clientY, this.describe(rank));
+      if (rank === null)
+        Tooltip.hide();
+      else
+        Tooltip.show(event.clientX, event.clientY, this.describe(rank));
     }
     key(event) {
-      const strides = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.plan && this.plan.strip * this.plan.across, ArrowUp: this.plan && -this.plan.strip * this.plan.across };
+      const strides = {
+        ArrowRight: 1,
+        ArrowLeft: -1,
+        ArrowDown: this.plan && this.plan.strip * this.plan.across,
+        ArrowUp: this.plan && -this.plan.strip * this.plan.across
+      };
       const stride = strides[event.key];
       if (!stride) return;
       event.preventDefault();
-      const rank = Math.min(this.at.length - 1, Math.max(0, (this.chosen === null ? -Math.max(1, stride) : this.chosen) + stride));
+      const rank = Math.min(
+          this.at.length - 1,
+          Math.max(0, (this.chosen === null ? -Math.max(1, stride) : this.chosen) + stride));
       this.choose(rank);
-      const box = this.canvas.getBoundingClientRect(), place = placeOf(this.at[rank], this.grid, this.plan);
+      const box = this.canvas.getBoundingClientRect(),
+            place = placeOf(this.at[rank], this.grid, this.plan);
       Tooltip.show(box.left + place.x, box.top + place.y, this.describe(rank));
     }
   }
 
   function stragglerTable(grid) {
-    const { make, table } = Elements;
+    const {make, table} = Elements;
     const ranks = grid.stragglers();
-    if (!ranks.length) return make('p', { class: 'note', text: `No rank is more than ${Format.percent(kStraggler - 1)} slower than the median.` });
+    if (!ranks.length)
+      return make('p', {
+        class: 'note',
+        text: `No rank is more than ${Format.percent(kStraggler - 1)} slower than the median.`
+      });
     const shown = ranks.slice(0, 10);
-    const title = `Slower than ${kStraggler} × median: ${ranks.length} of ${Format.count(grid.at.length)} ranks`;
-    return make('div', { class: 'medium' }, make('p', { class: 'note worse', text: title }), table([
-      { title: 'rank', number: true, cell: String },
-      { title: 'node', cell: (rank) => grid.nodes[grid.nodeOfRank[rank]] || '' },
-      { title: 'coordinates', cell: (rank) => grid.order.map((name) => name + ' ' + grid.at[rank][name]).join(', ') },
-      { title: 'compute per step', number: true, cell: (rank) => Format.seconds(grid.seconds[rank]) },
-      { title: '× median', number: true, cell: (rank) => grid.ratio(rank).toFixed(2) },
-    ], shown));
+    const title = `Slower than ${kStraggler} × median: ${ranks.length} of ${
+        Format.count(grid.at.length)} ranks`;
+    return make(
+        'div', {class: 'medium'}, make('p', {class: 'note worse', text: title}),
+        table(
+            [
+              {title: 'rank', number: true, cell: String},
+              {title: 'node', cell: (rank) => grid.nodes[grid.nodeOfRank[rank]] || ''},
+              {
+                title: 'coordinates',
+                cell: (rank) =>
+                    grid.order.map((name) => name + ' ' + grid.at[rank][name]).join(', ')
+              },
+              {
+                title: 'compute per step',
+                number: true,
+                cell: (rank) => Format.seconds(grid.seconds[rank])
+              },
+              {title: '× median', number: true, cell: (rank) => grid.ratio(rank).toFixed(2)},
+            ],
+            shown));
   }
   function scaleKey() {
-    const { make, named } = Elements;
-    return make('div', { class: 'key' }, ...[0.75, 0.9, 1, 1.1, 1.25].map((ratio) => named(colourOf(ratio), ratio + ' × median')));
+    const {make, named} = Elements;
+    return make(
+        'div', {class: 'key'},
+        ...[0.75, 0.9, 1, 1.1, 1.25].map((ratio) => named(colourOf(ratio), ratio + ' × median')));
   }
   // The product of the extents is the number of ranks, and small enough to draw.
   function isWhole(layout) {
-    const { grid, ranks } = layout;
+    const {grid, ranks} = layout;
     if (!grid || !(ranks > 1) || !(ranks <= 200000)) return false;
-    return (layout.order || ['tp', 'cp', 'dp', 'pp']).reduce((product, name) => product * (grid[name] || 1), 1) === ranks;
+    return (layout.order || [
+             'tp', 'cp', 'dp', 'pp'
+           ]).reduce((product, name) => product * (grid[name] || 1), 1) === ranks;
   }
   function cards(context) {
-    const { make, wideCard } = Elements;
+    const {make, wideCard} = Elements;
     return context.runs.flatMap((run) => {
       const layout = run.detail && run.detail.layout;
       if (!layout || !isWhole(layout)) return [];
       const grid = new Grid(layout, run.detail.ranks);
-      const extents = grid.order.filter((name) => (layout.grid[name] || 1) > 1).map((name) => name + ' ' + layout.grid[name]).join(' × ');
-      const when = grid.seconds ? `compute time per step, looked at in step ${Format.count(run.detail.ranks.step)}; median ${Format.seconds(grid.median)}` : 'no times yet';
-      const nodes = grid.nodes.length ? `${Format.count(grid.nodes.length)} ${grid.nodes.length === 1 ? 'node' : 'nodes'}` : '';
+      const extents = grid.order.filter((name) => (layout.grid[name] || 1) > 1)
+                          .map((name) => name + ' ' + layout.grid[name])
+                          .join(' × ');
+      const when = grid.seconds ?
+          `compute time per step, looked at in step ${
+              Format.count(run.detail.ranks.step)}; median ${Format.seconds(grid.median)}` :
+          'no times yet';
+      const nodes = grid.nodes.length ?
+          `${Format.count(grid.nodes.length)} ${grid.nodes.length === 1 ? 'node' : 'nodes'}` :
+          '';
       const of = context.runs.length > 1 ? ' of ' + run.name : '';
-      return [wideCard('Ranks' + of, make('p', { text: [`${Format.count(layout.ranks)} ranks`, extents, nodes, when].filter(Boolean).join(' · ') }),
-        grid.element, grid.seconds ? scaleKey() : null, grid.seconds ? stragglerTable(grid) : null)];
+      return [wideCard(
+          'Ranks' + of, make('p', {
+            text:
+                [`${Format.count(layout.ranks)} ranks`, extents, nodes, when].filter(Boolean).join(
+                    ' · ')
+          }),
+          grid.element, grid.seconds ? scaleKey() : null,
+          grid.seconds ? stragglerTable(grid) : null)];
     });
   }
-  return { cards, coordinates, median };
+  return {cards};
 })();

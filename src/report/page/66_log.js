@@ -9,11 +9,13 @@ const LogPanel = (() => {
     return !state.filter.value || line.toLowerCase().includes(state.filter.value.toLowerCase());
   }
   function lineElement(line) {
-    const kind = /\b(error|failed|diverged|fatal)\b/i.test(line) ? 'error' : /\b(warning|warn|spike|straggler)\b/i.test(line) ? 'warning' : null;
-    return Elements.make('div', { class: kind, text: line || ' ' });
+    const kind = /\b(error|failed|diverged|fatal)\b/i.test(line) ? 'error' :
+        /\b(warning|warn|spike|straggler)\b/i.test(line)         ? 'warning' :
+                                                                   null;
+    return Elements.make('div', {class: kind, text: line || ' '});
   }
   function atEnd() {
-    const { element } = state;
+    const {element} = state;
     return element.scrollHeight - element.scrollTop - element.clientHeight < 30;
   }
   function show() {
@@ -30,18 +32,34 @@ const LogPanel = (() => {
     if (follow) state.element.scrollTop = state.element.scrollHeight;
   }
   function cards(context) {
-    const { make, wideCard } = Elements;
+    const {make, wideCard} = Elements;
     const [main] = context.runs;
     const lines = (main && main.detail && main.detail.log) || [];
-    if (!main || (!lines.length && !context.live)) { state = null; return []; }
-    const element = make('pre', { class: 'log wrap', id: 'log', tabindex: '0', 'aria-label': 'Log of ' + main.name });
-    const filter = make('input', { type: 'search', id: 'log-filter', placeholder: 'Filter lines', 'aria-label': 'Show only lines with this text', oninput: () => show() });
-    const wrap = make('input', { type: 'checkbox', id: 'log-wrap', checked: true, onchange: () => element.classList.toggle('wrap', wrap.checked) });
-    state = { id: main.id, lines: [...lines], element, filter };
-    const card = wideCard(context.runs.length > 1 ? 'Log of ' + main.name : null,
-      make('div', { class: 'tools' }, filter, make('label', {}, wrap, 'wrap long lines')), element);
+    if (!main || (!lines.length && !context.live)) {
+      state = null;
+      return [];
+    }
+    const element = make(
+        'pre', {class: 'log wrap', id: 'log', tabindex: '0', 'aria-label': 'Log of ' + main.name});
+    const filter = make('input', {
+      type: 'search',
+      id: 'log-filter',
+      placeholder: 'Filter lines',
+      'aria-label': 'Show only lines with this text',
+      oninput: () => show()
+    });
+    const wrap = make('input', {
+      type: 'checkbox',
+      id: 'log-wrap',
+      checked: true,
+      onchange: () => element.classList.toggle('wrap', wrap.checked)
+    });
+    state = {id: main.id, lines: [...lines], element, filter};
+    const card = wideCard(
+        context.runs.length > 1 ? 'Log of ' + main.name : null,
+        make('div', {class: 'tools'}, filter, make('label', {}, wrap, 'wrap long lines')), element);
     requestAnimationFrame(show);
     return [card];
   }
-  return { append, cards };
+  return {append, cards};
 })();

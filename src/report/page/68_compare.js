@@ -24,15 +24,19 @@ const ComparePanel = (() => {
     return direction > 0 ? Math.max(...values) : Math.min(...values);
   }
   function figures(context) {
-    const { make, named, table } = Elements;
+    const {make, named, table} = Elements;
     const runs = context.runs.map((run) => run.summary);
     const rows = kFigures.filter(([, , key]) => !key || runs.some((run) => Format.known(run[key])));
-    const columns = [{ title: '', cell: ([title]) => make('span', { class: 'soft', text: title }) }];
+    const columns = [{title: '', cell: ([title]) => make('span', {class: 'soft', text: title})}];
     context.runs.forEach((run, slot) => columns.push({
-      title: '', number: true,
+      title: '',
+      number: true,
       cell: ([, text, key, direction]) => {
         const best = bestOf(runs, key, direction);
-        return make('span', { class: best !== null && run.summary[key] === best ? 'better' : null, text: text(run.summary) });
+        return make('span', {
+          class: best !== null && run.summary[key] === best ? 'better' : null,
+          text: text(run.summary)
+        });
       },
       head: named(Theme.series(slot), run.name),
     }));
@@ -40,31 +44,39 @@ const ComparePanel = (() => {
   }
   function withHeads(made, columns) {
     const heads = made.querySelectorAll('th');
-    columns.forEach((column, i) => { if (column.head) heads[i].replaceChildren(column.head); });
+    columns.forEach((column, i) => {
+      if (column.head) heads[i].replaceChildren(column.head);
+    });
     return made;
   }
   function configuration(context) {
-    const { make, named, table } = Elements;
-    const { compare } = context;
-    const nameOf = (id) => (context.runs.find((run) => run.id === id) || { name: id }).name;
+    const {make, named, table} = Elements;
+    const {compare} = context;
+    const nameOf = (id) => (context.runs.find((run) => run.id === id) || {name: id}).name;
     const slotOf = (id) => context.runs.findIndex((run) => run.id === id);
     const rows = compare.configuration;
-    if (!rows.length) return make('p', { text: 'The configurations are the same.' });
-    const columns = [{ title: 'key', class: 'mono', cell: (row) => row.key }];
+    if (!rows.length) return make('p', {text: 'The configurations are the same.'});
+    const columns = [{title: 'key', class: 'mono', cell: (row) => row.key}];
     compare.ids.forEach((id, i) => {
       if (slotOf(id) < 0) return;
-      columns.push({ title: '', class: 'value mono', cell: (row) => row.values[i] ?? Format.kUnknown, head: named(Theme.series(slotOf(id)), nameOf(id)) });
+      columns.push({
+        title: '',
+        class: 'value mono',
+        cell: (row) => row.values[i] ?? Format.kUnknown,
+        head: named(Theme.series(slotOf(id)), nameOf(id))
+      });
     });
-    return make('div', { class: 'tall' }, withHeads(table(columns, rows), columns));
+    return make('div', {class: 'tall'}, withHeads(table(columns, rows), columns));
   }
   function cards(context) {
-    const { make, wideCard } = Elements;
+    const {make, wideCard} = Elements;
     if (context.runs.length < 2) return [];
-    const made = [wideCard('Figures', make('div', { class: 'scroll medium' }, figures(context)))];
-    if (context.compare) made.push(wideCard('Configuration keys that differ', configuration(context)));
+    const made = [wideCard('Figures', make('div', {class: 'scroll medium'}, figures(context)))];
+    if (context.compare)
+      made.push(wideCard('Configuration keys that differ', configuration(context)));
     made[0].id = 'compare-figures';
     if (made[1]) made[1].id = 'compare-configuration';
     return made;
   }
-  return { cards };
+  return {cards};
 })();

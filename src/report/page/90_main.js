@@ -1,29 +1,30 @@
 'use strict';
 
-// Puts the page together: which runs are shown, what is asked from the source, and when it is drawn.
+// Puts the page together: which runs are shown, what is asked from the source, and when it is
+// drawn.
 (() => {
-  const { byId, make } = Elements;
+  const {byId, make} = Elements;
   const source = Source.open();
   const view = ViewState.parse(location.hash);
   const details = new Map();   // id -> reply of /api/run
   const profiles = new Map();  // id -> {name, data}
   let comparison = null;
   let stream = null;
-  let closed = true;           // the stream to the server is not open
+  let closed = true;  // the stream to the server is not open
   let refreshAt = 0;
 
   const kSections = [
-    { id: 'curves', title: 'Curves' },
-    { id: 'compare', title: 'What differs', cards: ComparePanel.cards },
-    { id: 'goodput', title: 'Time', cards: GoodputPanel.cards },
-    { id: 'memory', title: 'Memory', cards: MemoryPanel.cards },
-    { id: 'ranks', title: 'Ranks', cards: RanksPanel.cards },
-    { id: 'pipeline', title: 'Pipeline', cards: PipelinePanel.cards },
-    { id: 'profile', title: 'Profile', cards: ProfilePanel.cards },
-    { id: 'samples', title: 'Samples', cards: SamplesPanel.cards },
-    { id: 'events', title: 'Events', cards: EventsPanel.cards },
-    { id: 'log', title: 'Log', cards: LogPanel.cards },
-    { id: 'configuration', title: 'Configuration', cards: ConfigurationPanel.cards },
+    {id: 'curves', title: 'Curves'},
+    {id: 'compare', title: 'What differs', cards: ComparePanel.cards},
+    {id: 'goodput', title: 'Time', cards: GoodputPanel.cards},
+    {id: 'memory', title: 'Memory', cards: MemoryPanel.cards},
+    {id: 'ranks', title: 'Ranks', cards: RanksPanel.cards},
+    {id: 'pipeline', title: 'Pipeline', cards: PipelinePanel.cards},
+    {id: 'profile', title: 'Profile', cards: ProfilePanel.cards},
+    {id: 'samples', title: 'Samples', cards: SamplesPanel.cards},
+    {id: 'events', title: 'Events', cards: EventsPanel.cards},
+    {id: 'log', title: 'Log', cards: LogPanel.cards},
+    {id: 'configuration', title: 'Configuration', cards: ConfigurationPanel.cards},
   ];
   const list = new RunsList((ids) => select(ids));
   let curves = null;
@@ -32,12 +33,16 @@
 
   function buildSections() {
     for (const section of kSections) {
-      section.host = make('div', { class: 'cards' });
-      section.element = make('section', { class: 'section', id: 'section-' + section.id, hidden: true },
-        make('h2', { text: section.title }), section.host);
+      section.host = make('div', {class: 'cards'});
+      section.element = make(
+          'section', {class: 'section', id: 'section-' + section.id, hidden: true},
+          make('h2', {text: section.title}), section.host);
       section.button = make('button', {
-        type: 'button', text: section.title, hidden: true, 'data-section': section.id,
-        onclick: () => section.element.scrollIntoView({ block: 'start' }),
+        type: 'button',
+        text: section.title,
+        hidden: true,
+        'data-section': section.id,
+        onclick: () => section.element.scrollIntoView({block: 'start'}),
       });
       byId('panels').append(section.element);
       byId('sections').append(section.button);
@@ -48,15 +53,21 @@
     section.button.hidden = !shown;
   }
   function context() {
-    const runs = view.runs.filter((id) => list.runs.has(id)).map((id) => ({
-      id, name: shownName(id), summary: list.runs.get(id), detail: details.get(id) || null, profile: profiles.get(id) || null,
-    }));
-    return { runs, compare: comparison, live: source.live, chooseProfile };
+    const runs =
+        view.runs.filter((id) => list.runs.has(id)).map((id) => ({
+                                                          id,
+                                                          name: shownName(id),
+                                                          summary: list.runs.get(id),
+                                                          detail: details.get(id) || null,
+                                                          profile: profiles.get(id) || null,
+                                                        }));
+    return {runs, compare: comparison, live: source.live, chooseProfile};
   }
   // Two runs of the same name are told apart by their ids.
   function shownName(id) {
-    const { name } = list.runs.get(id);
-    const twice = view.runs.some((other) => other !== id && list.runs.has(other) && list.runs.get(other).name === name);
+    const {name} = list.runs.get(id);
+    const twice = view.runs.some(
+        (other) => other !== id && list.runs.has(other) && list.runs.get(other).name === name);
     return twice ? id : name;
   }
   function drawSections(only) {
@@ -70,9 +81,15 @@
   }
   // A damaged file of a run must not take the other sections along.
   function cardsOf(section, now) {
-    try { return section.cards(now); } catch (error) {
+    try {
+      return section.cards(now);
+    } catch (error) {
       console.error(error);
-      return [Elements.wideCard(null, make('p', { text: 'This section cannot be drawn: a file of the run is damaged (' + error.message + ').' }))];
+      return [Elements.wideCard(
+          null, make('p', {
+            text: 'This section cannot be drawn: a file of the run is damaged (' + error.message +
+                ').'
+          }))];
     }
   }
   function drawSummary() {
@@ -81,10 +98,17 @@
     document.title = main ? main.name + ' – Kintsugi' : 'Kintsugi runs';
   }
   function drawCurves() {
-    const runs = context().runs.filter((run) => run.detail)
-      .map((run) => ({ id: run.id, name: run.name, keys: [...(run.detail.keys || [])], events: run.detail.events || [] }));
+    const runs =
+        context().runs.filter((run) => run.detail).map((run) => ({
+                                                         id: run.id,
+                                                         name: run.name,
+                                                         keys: [...(run.detail.keys || [])],
+                                                         events: run.detail.events || []
+                                                       }));
     // First, because panels ask for as many points as they have pixels.
-    showSection(kSections.find((section) => section.id === 'curves'), runs.some((run) => run.keys.length > 0));
+    showSection(
+        kSections.find((section) => section.id === 'curves'),
+        runs.some((run) => run.keys.length > 0));
     byId('controls').hidden = !runs.length;
     curves.show(runs);
   }
@@ -94,9 +118,14 @@
   function fail(error) {
     if (error.name === 'AbortError') return;
     const lost = source.live && !(error.status > 0);
-    if (lost) { connection('lost', 'no connection to the server, trying again'); return; }
-    notice(error.status === 401 || error.status === 403
-      ? 'The server asks for a token: open the address that `kintsugi dashboard` printed, with ?token=….' : error.message);
+    if (lost) {
+      connection('lost', 'no connection to the server, trying again');
+      return;
+    }
+    notice(
+        error.status === 401 || error.status === 403 ?
+            'The server asks for a token: open the address that `kintsugi dashboard` printed, with ?token=….' :
+            error.message);
   }
   function notice(text) {
     byId('notice').textContent = text;
@@ -113,14 +142,18 @@
     const ids = new Set(reply.runs.map((run) => run.id));
     list.update(reply.runs, [...list.runs.keys()].filter((id) => !ids.has(id)));
     showSkipped(reply.skipped || []);
-    if (!reply.runs.length) notice('There are no runs below ' + (reply.folders || []).join(', ') + ' yet.');
-    else notice('');
+    if (!reply.runs.length)
+      notice('There are no runs below ' + (reply.folders || []).join(', ') + ' yet.');
+    else
+      notice('');
   }
   function showSkipped(skipped) {
     const element = byId('skipped');
     element.hidden = !skipped.length;
-    element.querySelector('summary').textContent = skipped.length + (skipped.length === 1 ? ' file' : ' files') + ' skipped';
-    element.querySelector('ul').replaceChildren(...skipped.slice(0, 200).map(({ path, why }) => make('li', { text: path + ': ' + why })));
+    element.querySelector('summary').textContent =
+        skipped.length + (skipped.length === 1 ? ' file' : ' files') + ' skipped';
+    element.querySelector('ul').replaceChildren(
+        ...skipped.slice(0, 200).map(({path, why}) => make('li', {text: path + ': ' + why})));
   }
   async function loadDetail(id) {
     const detail = await source.run(id);
@@ -131,8 +164,12 @@
     if (names.length && !profiles.has(id)) await loadProfile(id, names[names.length - 1]);
   }
   async function loadProfile(id, name) {
-    profiles.set(id, { name, data: null });
-    try { profiles.set(id, { name, data: await source.profile(id, name) }); } catch (error) { fail(error); }
+    profiles.set(id, {name, data: null});
+    try {
+      profiles.set(id, {name, data: await source.profile(id, name)});
+    } catch (error) {
+      fail(error);
+    }
   }
   async function chooseProfile(id, name) {
     await loadProfile(id, name);
@@ -154,8 +191,11 @@
     drawSummary();
     listen();
     try {
-      await Promise.all([...view.runs.filter((id) => list.runs.has(id)).map(loadDetail), loadComparison()]);
-    } catch (error) { fail(error); }
+      await Promise.all(
+          [...view.runs.filter((id) => list.runs.has(id)).map(loadDetail), loadComparison()]);
+    } catch (error) {
+      fail(error);
+    }
     if (mine !== selection) return;
     drawCurves();
     drawSections();
@@ -178,31 +218,56 @@
       if (open && closed && connectedBefore) resynchronize();
       closed = !open;
       connectedBefore = connectedBefore || open;
-      if (open) connection('live', 'live'); else connection('lost', 'no connection to the server, trying again');
+      if (open)
+        connection('live', 'live');
+      else
+        connection('lost', 'no connection to the server, trying again');
     });
   }
   let connectedBefore = false;
   // After a lost connection some rows may be missing.
   function resynchronize() {
-    loadRuns().then(() => { curves.reload(); return refreshDetails(); }).catch(fail);
+    loadRuns()
+        .then(() => {
+          curves.reload();
+          return refreshDetails();
+        })
+        .catch(fail);
   }
   function receive(kind, data) {
-    if (kind === 'runs') receiveRuns(data);
-    else if (kind === 'points') curves.append(data);
-    else if (kind === 'log') LogPanel.append(data.id, data.lines);
-    else if (kind === 'reload') { curves.store.drop(data.id); curves.load(data.id); refreshSoon(); }
-    else listen();
+    if (kind === 'runs')
+      receiveRuns(data);
+    else if (kind === 'points')
+      curves.append(data);
+    else if (kind === 'log')
+      LogPanel.append(data.id, data.lines);
+    else if (kind === 'reload') {
+      curves.store.drop(data.id);
+      curves.load(data.id);
+      refreshSoon();
+    } else
+      listen();
   }
   function receiveRuns(data) {
     list.update(data.runs || [], data.removed || []);
-    if (!view.runs.length && list.runs.size) { select([firstRun()]); return; }
+    if (!view.runs.length && list.runs.size) {
+      notice('');  // that there are no runs
+      select([firstRun()]);
+      return;
+    }
     const changed = new Set((data.runs || []).map((run) => run.id));
-    if (view.runs.some((id) => changed.has(id))) { drawSummary(); refreshSoon(); }
+    if (view.runs.some((id) => changed.has(id))) {
+      drawSummary();
+      refreshSoon();
+    }
   }
   // Panels besides the curves change seldom: they are asked for again at most every ten seconds.
   function refreshSoon() {
     if (refreshAt) return;
-    refreshAt = setTimeout(() => { refreshAt = 0; refreshDetails().catch(fail); }, 10000);
+    refreshAt = setTimeout(() => {
+      refreshAt = 0;
+      refreshDetails().catch(fail);
+    }, 10000);
   }
   const kLiveSections = ['goodput', 'ranks', 'samples', 'events', 'compare'];
   async function refreshDetails() {
@@ -211,14 +276,17 @@
     await Promise.all(view.runs.filter((id) => list.runs.has(id)).map(loadDetail));
     if (mine !== selection) return;
     for (const run of curves.runs) run.events = (details.get(run.id) || {}).events || [];
-    const changed = kLiveSections.filter((section, i) =>
-      view.runs.some((id) => JSON.stringify(parts(id)[i]) !== JSON.stringify(JSON.parse(before.get(id))[i])));
+    const changed = kLiveSections.filter(
+        (section, i) => view.runs.some(
+            (id) =>
+                JSON.stringify(parts(id)[i]) !== JSON.stringify(JSON.parse(before.get(id))[i])));
     if (changed.length) drawSections(changed);
   }
   // What the live sections show of a run.
   function parts(id) {
     const detail = details.get(id) || {};
-    return [detail.goodput, detail.ranks, detail.samples, detail.events, detail.summary].map((part) => part ?? null);
+    return [detail.goodput, detail.ranks, detail.samples, detail.events, detail.summary].map(
+        (part) => part ?? null);
   }
   function firstRun() {
     const runs = [...list.runs.values()].sort(RunsList.orders.updated);
@@ -231,24 +299,34 @@
   const weightOf = (slider) => (slider <= 0 ? 0 : Number((1 - 10 ** (-slider / 33.4)).toFixed(4)));
   const sliderOf = (weight) => Math.round(-Math.log10(1 - weight) * 33.4);
 
-  function remember() { history.replaceState(null, '', location.pathname + location.search + ViewState.serialize(view)); }
+  function remember() {
+    history.replaceState(null, '', location.pathname + location.search + ViewState.serialize(view));
+  }
   function showZoom() {
     byId('reset-zoom').disabled = !view.zoom;
-    byId('range').textContent = view.zoom ? curves.describeX(view.zoom[0]) + ' to ' + curves.describeX(view.zoom[1]) : '';
+    byId('range').textContent =
+        view.zoom ? curves.describeX(view.zoom[0]) + ' to ' + curves.describeX(view.zoom[1]) : '';
   }
   function showSettings() {
-    for (const radio of document.querySelectorAll('#axis input')) radio.checked = radio.value === view.axis;
+    for (const radio of document.querySelectorAll('#axis input'))
+      radio.checked = radio.value === view.axis;
     byId('log-x').checked = view.logX;
     byId('log-y').checked = view.log.includes('loss');
     byId('smoothing').value = sliderOf(view.smoothing);
-    byId('smoothing-value').textContent = view.smoothing ? view.smoothing.toFixed(view.smoothing > 0.99 ? 3 : 2) : 'off';
+    byId('smoothing-value').textContent =
+        view.smoothing ? view.smoothing.toFixed(view.smoothing > 0.99 ? 3 : 2) : 'off';
     showZoom();
   }
   function connectSettings() {
-    for (const radio of document.querySelectorAll('#axis input')) radio.addEventListener('change', () => curves.setAxis(radio.value));
+    for (const radio of document.querySelectorAll('#axis input'))
+      radio.addEventListener('change', () => curves.setAxis(radio.value));
     byId('log-x').addEventListener('change', (event) => curves.setLogX(event.target.checked));
-    byId('log-y').addEventListener('change', (event) => { for (const id of ['loss', 'valid']) curves.setLog(id, event.target.checked); });
-    byId('smoothing').addEventListener('input', (event) => curves.setSmoothing(weightOf(Number(event.target.value))));
+    byId('log-y').addEventListener('change', (event) => {
+      for (const id of ['loss', 'valid']) curves.setLog(id, event.target.checked);
+    });
+    byId('smoothing')
+        .addEventListener(
+            'input', (event) => curves.setSmoothing(weightOf(Number(event.target.value))));
     byId('reset-zoom').addEventListener('click', () => curves.setZoom(null));
     byId('toggle-runs').addEventListener('click', () => {
       const hidden = document.body.classList.toggle('without-runs');
@@ -260,10 +338,20 @@
       curves.reload();
       showSelected();
     });
-    const repaint = () => { Theme.forget(); drawCurves(); curves.redrawAll(); drawSections(); };
+    const repaint = () => {
+      Theme.forget();
+      drawCurves();
+      curves.redrawAll();
+      drawSections();
+    };
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', repaint);
     // Before the pages are made, canvases need their new sizes and colours at once.
-    matchMedia('print').addEventListener('change', () => { Theme.forget(); curves.rebuildNow(); curves.redrawAll(); Frames.flush(); });
+    matchMedia('print').addEventListener('change', () => {
+      Theme.forget();
+      curves.rebuildNow();
+      curves.redrawAll();
+      Frames.flush();
+    });
   }
 
   // ---- for tests: what is drawn, read-only
@@ -276,42 +364,74 @@
         range: chart.scale ? [chart.scale.x.low, chart.scale.x.high] : null,
         rangeY: chart.scale ? [chart.scale.y.low, chart.scale.y.high] : null,
         logarithmic: chart.logarithmic,
-        series: chart.visibleCurves().map((curve) => ({ id: curve.run, key: curve.key, label: curve.label, x: [...curve.x], y: [...curve.y], smooth: [...curve.smooth] })),
+        series: chart.visibleCurves().map((curve) => ({
+                                            id: curve.run,
+                                            key: curve.key,
+                                            label: curve.label,
+                                            x: [...curve.x],
+                                            y: [...curve.y],
+                                            smooth: [...curve.smooth]
+                                          })),
       };
     }
     return charts;
   }
   Object.defineProperty(window, 'kintsugiPage', {
     value: Object.freeze({
-      get charts() { return observed(); },
-      get selected() { return [...view.runs]; },
-      get live() { return !closed; },
-      get bytesReceived() { return source.bytesReceived; },
-      get requests() { return source.requests; },
-      get framesDrawn() { return Frames.counts.framesDrawn; },
-      get lastFrameMs() { return Frames.counts.lastFrameMs; },
-      get longestFrameMs() { return Frames.counts.longestFrameMs; },
+      get charts() {
+        return observed();
+      },
+      get selected() {
+        return [...view.runs];
+      },
+      get live() {
+        return !closed;
+      },
+      get bytesReceived() {
+        return source.bytesReceived;
+      },
+      get requests() {
+        return source.requests;
+      },
+      get framesDrawn() {
+        return Frames.counts.framesDrawn;
+      },
+      get lastFrameMs() {
+        return Frames.counts.lastFrameMs;
+      },
+      get longestFrameMs() {
+        return Frames.counts.longestFrameMs;
+      },
     }),
   });
 
   async function start() {
     buildSections();
     curves = new Curves(source, view, kSections.find((section) => section.id === 'curves').host, {
-      changed: () => { remember(); showSettings(); }, failed: fail,
+      changed: () => {
+        remember();
+        showSettings();
+      },
+      failed: fail,
     });
     showSettings();
     connectSettings();
-    connection('static', source.live ? 'connecting' : 'report of ' + Format.time(source.data.generated_s));
+    connection(
+        'static', source.live ? 'connecting' : 'report of ' + Format.time(source.data.generated_s));
     await loadFirst();
     view.runs = view.runs.filter((id) => list.runs.has(id));
-    if (!view.runs.length && list.runs.size) view.runs = source.live ? [firstRun()] : [...list.runs.keys()].slice(0, ViewState.kMostRuns);
+    if (!view.runs.length && list.runs.size)
+      view.runs = source.live ? [firstRun()] : [...list.runs.keys()].slice(0, ViewState.kMostRuns);
     remember();
     showSelected();
   }
   // A server that is not there yet is asked again; a refusal is shown.
   async function loadFirst() {
     for (;;) {
-      try { await loadRuns(); return; } catch (error) {
+      try {
+        await loadRuns();
+        return;
+      } catch (error) {
         fail(error);
         if (!source.live || error.status > 0) return;
         await new Promise((resolve) => setTimeout(resolve, 2000));
