@@ -121,6 +121,27 @@ TEST(Architecture, NoArrowPointsUp) {
   EXPECT_GT(seen, 100) << "the source was not found in " << kSource;
 }
 
+// Two types of one name in a namespace link without a word, and one of them gets the other's
+// functions.
+TEST(Architecture, EveryTypeOfAHeaderHasANameOfItsOwn) {
+  static const std::regex opens("^namespace ([a-z:]+) \\{.*");
+  static const std::regex defines("^(?:class|struct) (\\w+)(?: final)?(?: : [^;]*)? \\{.*");
+  std::map<std::string, std::string> places;
+  std::smatch match;
+  for (const SourceFile& file : source_files()) {
+    if (!file.name.ends_with(".h") && !file.name.ends_with(".cuh")) continue;
+    std::string space;
+    for (const std::string& line : file.lines) {
+      if (std::regex_match(line, match, opens)) space = match[1].str();
+      if (!std::regex_match(line, match, defines)) continue;
+      const auto [other, is_new] = places.emplace(space + "::" + match[1].str(), file.name);
+      EXPECT_TRUE(is_new || other->second == file.name)
+          << other->first << " is in src/" << other->second << " and in src/" << file.name;
+    }
+  }
+  EXPECT_TRUE(places.contains("kintsugi::HttpServer") && places.contains("kintsugi::Tensor"));
+}
+
 TEST(Architecture, TheRulesFindWhatTheyShould) {
   for (const auto& [file, included] : std::vector<std::pair<std::string, std::string>>{
            {"core/file.cpp", "tensor/tensor.h"},

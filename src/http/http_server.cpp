@@ -260,7 +260,7 @@ struct HttpServer::State {
 
   HttpHandler& service;
   HttpServerOptions options;
-  Listener listener;
+  HttpListener listener;
   HttpProtocol protocol;
   std::mutex mutex;
   std::condition_variable changed;

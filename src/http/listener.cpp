@@ -46,7 +46,7 @@ int listening_socket(const addrinfo& address) {
 
 }  // namespace
 
-Listener::Listener(const std::string& host, int port) {
+HttpListener::HttpListener(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -68,21 +68,21 @@ Listener::Listener(const std::string& host, int port) {
   std::tie(host_, port_) = numbers_of(address);
 }
 
-Listener::~Listener() { close(); }
+HttpListener::~HttpListener() { close(); }
 
-void Listener::close() {
+void HttpListener::close() {
   if (socket_ >= 0) ::close(socket_);
   socket_ = -1;
 }
 
-std::string Listener::address() const {
+std::string HttpListener::address() const {
   const bool six = host_.find(':') != host_.npos;
   return (six ? "[" + host_ + "]" : host_) + ":" + std::to_string(port_);
 }
 
-bool Listener::is_local() const { return host_.starts_with("127.") || host_ == "::1"; }
+bool HttpListener::is_local() const { return host_.starts_with("127.") || host_ == "::1"; }
 
-int Listener::accept(int timeout_ms) {
+int HttpListener::accept(int timeout_ms) {
   pollfd entry{socket_, POLLIN, 0};
   if (::poll(&entry, 1, timeout_ms) <= 0) return -1;
   const int accepted = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);

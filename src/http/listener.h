@@ -5,13 +5,13 @@
 namespace kintsugi {
 
 // A listening TCP socket.
-class Listener {
+class HttpListener {
  public:
   // Port 0: a free one. UserError if the address is unknown or in use.
-  Listener(const std::string& host, int port);
-  ~Listener();
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
+  HttpListener(const std::string& host, int port);
+  ~HttpListener();
+  HttpListener(const HttpListener&) = delete;
+  HttpListener& operator=(const HttpListener&) = delete;
 
   int port() const { return port_; }
   std::string address() const;  // "127.0.0.1:8000"

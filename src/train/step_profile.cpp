@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/gzip.h"
 #include "core/log.h"
+#include "core/units.h"
 #include "report/profile/chrome_trace.h"
 
 namespace kintsugi {
@@ -20,8 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kMostProfiledSteps = 100;             // all their spans are kept in memory
-constexpr int kMostProfiledRanks = 256;                      // rank 0 keeps those of all of them
+constexpr std::int64_t kMostProfiledSteps = 100;  // all their spans are kept in memory
+constexpr int kMostProfiledRanks = 256;           // rank 0 keeps those of all of them
+constexpr std::int64_t kMostGatheredBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kDefaultFirst = 3, kDefaultLast = 4;  // steps of this process
 
 struct NumberRange {
@@ -185,24 +187,39 @@ void StepProfile::end() {
   if (groups_->is_first()) write(std::move(ranks));
 }
 
-// Ranks send one after the other, only to rank 0, because the traces are large.
+// Ranks send one after the other, only to rank 0, because the traces are large. Rank 0 answers each
+// length with how much of it it wants: all, or nothing beyond kMostGatheredBytes.
 std::vector<RankTrace> StepProfile::gather_traces(RankTrace local) const {
   Communicator& world = (*groups_)[GroupKind::World];
   const std::string own = world.rank() == 0 ? "" : to_text(local);
   std::vector<RankTrace> ranks;
   if (world.rank() == 0 && records(0)) ranks.push_back(std::move(local));
+  std::int64_t left = kMostGatheredBytes, left_out = 0;
   for (int rank = 1; rank < world.size(); ++rank) {
     if (!records(rank) || (world.rank() != 0 && world.rank() != rank)) continue;
-    std::string text = own;
-    const auto transfer = [&](const Tensor& x) {
-      world.wait(world.rank() == rank ? world.send(x, 0) : world.receive(x, rank));
+    const bool sends = world.rank() == rank;
+    const auto to_first = [&](const Tensor& x) {
+      world.wait(sends ? world.send(x, 0) : world.receive(x, rank));
     };
-    auto length = static_cast<std::int64_t>(text.size());
-    transfer(Tensor(&length, DType::I64, {1}));
-    text.resize(static_cast<std::size_t>(length));
-    transfer(Tensor(text.data(), DType::U8, {length}));
+    auto length = static_cast<std::int64_t>(own.size());
+    to_first(Tensor(&length, DType::I64, {1}));
+    std::int64_t wanted = length <= left ? length : 0;
+    const Tensor answer(&wanted, DType::I64, {1});
+    world.wait(sends ? world.receive(answer, 0) : world.send(answer, rank));
+    left -= wanted;
+    left_out += wanted < length ? 1 : 0;
+    if (wanted == 0) continue;
+    std::string text = own;
+    text.resize(static_cast<std::size_t>(wanted));
+    to_first(Tensor(text.data(), DType::U8, {wanted}));
     if (world.rank() == 0) ranks.push_back(rank_trace_from(text));
   }
+  if (left_out > 0 && world.rank() == 0)
+    log_warning(
+        "the profile leaves out {}, because the others have {} of spans: record fewer steps or "
+        "ranks",
+        format_number(left_out, "rank"),
+        format_bytes(static_cast<double>(kMostGatheredBytes - left)));
   return ranks;
 }
 
@@ -226,9 +243,7 @@ void StepProfile::write(std::vector<RankTrace> ranks) {
         "profile written to {0}: see kintsugi report --profile {0}, or open it in "
         "https://ui.perfetto.dev",
         path.string());
-  } catch (const Failure& error) {  // not fatal
-    log_warning("no profile: {}", error.what());
-  } catch (const fs::filesystem_error& error) {
+  } catch (const std::exception& error) {  // not fatal; also if there is not enough memory
     log_warning("no profile: {}", error.what());
   }
 }

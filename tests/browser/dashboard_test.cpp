@@ -83,7 +83,7 @@ class DashboardInBrowser : public testing::Test {
   // After the runs are written.
   void serve(const std::string& token = {}) {
     start_server(token, 0);
-    const int free_port = Listener("127.0.0.1", 0).port();
+    const int free_port = HttpListener("127.0.0.1", 0).port();
     browser_ = std::make_unique<Browser>(free_port);
     browser_->set_window(1400, 1000);
   }

@@ -34,7 +34,7 @@ class PageInBrowser : public testing::Test {
                        .api_key = "secret",
                        .format = &find_chat_format("chatml")});
     server_ = std::make_unique<HttpServer>(*service_, HttpServerOptions{.port = 0});
-    const int free_port = Listener("127.0.0.1", 0).port();
+    const int free_port = HttpListener("127.0.0.1", 0).port();
     browser_ = std::make_unique<Browser>(free_port);
     browser_->open("http://" + server_->address() + "/");
   }

@@ -48,7 +48,7 @@ TEST_F(DashboardCommand, WarnsIfAnyoneCanRead) {
 }
 
 TEST_F(DashboardCommand, NamesItsMistakes) {
-  const Listener taken("127.0.0.1", 0);
+  const HttpListener taken("127.0.0.1", 0);
   const auto mistake = [&](const std::string& options) {
     const Outcome outcome = run_kintsugi("dashboard " + options);
     EXPECT_EQ(outcome.code, 2) << options;

@@ -44,7 +44,7 @@ TEST_F(ServeCommand, WarnsIfAnyoneCanUseIt) {
 }
 
 TEST_F(ServeCommand, NamesItsMistakes) {
-  const Listener taken("127.0.0.1", 0);
+  const HttpListener taken("127.0.0.1", 0);
   const auto mistake = [&](const std::string& options) {
     const Outcome outcome = run_kintsugi("serve --threads 1 --checkpoint " + options);
     EXPECT_EQ(outcome.code, 2) << options;

@@ -1,6 +1,7 @@
 // kintsugi watch: frames, lines for pipes, and the terminal after it. Frames are tested in
 // tests/report.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -147,11 +148,23 @@ class WatchTerminal : public WatchCommand {
   void type(const std::string& keys) {
     ASSERT_EQ(::write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
-  // Reads what the program shows until `text` is in it.
+  bool has_ended() const {
+    siginfo_t state{};
+    return ::waitid(P_PID, static_cast<id_t>(process_), &state, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           state.si_pid == process_;
+  }
+  bool has_output(int timeout_ms) const {
+    pollfd reads{.fd = terminal_, .events = POLLIN, .revents = 0};
+    return ::poll(&reads, 1, timeout_ms) > 0;
+  }
+  // Reads what the program shows until `text` is in it. This process has the terminal open too, so
+  // the end of the program is not the end of what can be read.
   void read_until(const std::string& text) {
     shown_.clear();
     std::array<char, 4096> some;
     while (shown_.find(text) == std::string::npos) {
+      while (!has_output(100))
+        ASSERT_FALSE(has_ended() && !has_output(0)) << "the program ended; it showed: " << shown_;
       const ssize_t bytes = ::read(terminal_, some.data(), some.size());
       ASSERT_GT(bytes, 0) << shown_;
       shown_.append(some.data(), static_cast<std::size_t>(bytes));

@@ -298,16 +298,16 @@ TEST_F(HttpServerTest, ServesManyClientsOfAllKinds) {
 }
 
 TEST(HttpListener, NamesAPortThatIsInUse) {
-  Listener listener("127.0.0.1", 0);
+  HttpListener listener("127.0.0.1", 0);
   try {
-    Listener second("127.0.0.1", listener.port());
+    HttpListener second("127.0.0.1", listener.port());
     FAIL();
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), HasSubstr("is in use"));
   }
   EXPECT_TRUE(listener.is_local());
-  EXPECT_FALSE(Listener("0.0.0.0", 0).is_local());
-  EXPECT_THROW(Listener("no.such.host.invalid", 0), UserError);
+  EXPECT_FALSE(HttpListener("0.0.0.0", 0).is_local());
+  EXPECT_THROW(HttpListener("no.such.host.invalid", 0), UserError);
 }
 
 }  // namespace

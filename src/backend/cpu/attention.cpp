@@ -54,9 +54,9 @@ struct Mask : AttentionMask {
 };
 
 template <class T>
-void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, const Head<T>& k,
-                  const Head<T>& v, const Mask<Accumulator<T>>& mask, std::int64_t query0,
-                  std::int64_t rows, std::int64_t dim, Accumulator<T> scale,
+void forward_tile(const HeadView<T>& out, Accumulator<T>* lse, const HeadView<T>& q,
+                  const HeadView<T>& k, const HeadView<T>& v, const Mask<Accumulator<T>>& mask,
+                  std::int64_t query0, std::int64_t rows, std::int64_t dim, Accumulator<T> scale,
                   Accumulator<T>* scratch) {
   using A = Accumulator<T>;
   A* scores = scratch;                 // (64, 64)
@@ -112,11 +112,11 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
 // Writes dq of one query head and adds its contribution to dk and dv, both (keys, dim) in
 // accumulator precision.
 template <class T>
-void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, const Head<T>& dout,
-                   const Head<T>& out, const Accumulator<T>* lse, const Head<T>& q,
-                   const Head<T>& k, const Head<T>& v, const Mask<Accumulator<T>>& mask,
-                   std::int64_t queries, std::int64_t dim, Accumulator<T> scale,
-                   Accumulator<T>* scratch) {
+void backward_head(const HeadView<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv,
+                   const HeadView<T>& dout, const HeadView<T>& out, const Accumulator<T>* lse,
+                   const HeadView<T>& q, const HeadView<T>& k, const HeadView<T>& v,
+                   const Mask<Accumulator<T>>& mask, std::int64_t queries, std::int64_t dim,
+                   Accumulator<T> scale, Accumulator<T>* scratch) {
   using A = Accumulator<T>;
   A* probabilities = scratch;                  // (64, 64)
   A* dscores = probabilities + kTile * kTile;  // (64, 64)
@@ -218,8 +218,9 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
       const std::int64_t b = task / tiles / n.heads, h = task / tiles % n.heads;
       const std::int64_t query0 =
           (tiles - 1 - task % tiles) * kTile;  // longest rows first, for load balance
-      forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + b * lse.stride(0) + h * lse.stride(1),
-                      Head<T>(q, b, h), Head<T>(k, b, h / group), Head<T>(v, b, h / group),
+      forward_tile<T>(HeadView<T>(out, b, h), lse.as<A>() + b * lse.stride(0) + h * lse.stride(1),
+                      HeadView<T>(q, b, h), HeadView<T>(k, b, h / group),
+                      HeadView<T>(v, b, h / group),
                       Mask<A>(options, b, h, n.queries, n.keys, positions), query0,
                       std::min(kTile, n.queries - query0), n.dim, static_cast<A>(options.scale),
                       scratch<A>(thread));
@@ -243,12 +244,13 @@ void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
       A* const dvalue = dkey + sums;
       std::fill(dkey, dkey + 2 * sums, A(0));
       for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)
-        backward_head<T>(Head<T>(dq, b, h), dkey, dvalue, Head<T>(dout, b, h), Head<T>(out, b, h),
-                         lse.as<A>() + b * lse.stride(0) + h * lse.stride(1), Head<T>(q, b, h),
-                         Head<T>(k, b, kv), Head<T>(v, b, kv),
+        backward_head<T>(HeadView<T>(dq, b, h), dkey, dvalue, HeadView<T>(dout, b, h),
+                         HeadView<T>(out, b, h),
+                         lse.as<A>() + b * lse.stride(0) + h * lse.stride(1), HeadView<T>(q, b, h),
+                         HeadView<T>(k, b, kv), HeadView<T>(v, b, kv),
                          Mask<A>(options, b, h, n.queries, n.keys, positions), n.queries, n.dim,
                          static_cast<A>(options.scale), dvalue + sums);
-      const Head<T> dk_out(dk, b, kv), dv_out(dv, b, kv);
+      const HeadView<T> dk_out(dk, b, kv), dv_out(dv, b, kv);
       for (std::int64_t token = 0; token < n.keys; ++token)
         for (std::int64_t d = 0; d < n.dim; ++d) {
           dk_out.row(token)[d] = static_cast<T>(dkey[token * n.dim + d]);

@@ -80,8 +80,8 @@ struct Chunk {
 };
 
 template <class T, class A>
-Tile<A> load_scaled(const Head<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim,
-                    const A* factors, A* buffer) {
+Tile<A> load_scaled(const HeadView<T>& head, std::int64_t first, std::int64_t rows,
+                    std::int64_t dim, const A* factors, A* buffer) {
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < dim; ++j)
       buffer[i * dim + j] = factors[i] * static_cast<A>(head.row(first + i)[j]);
@@ -89,7 +89,7 @@ Tile<A> load_scaled(const Head<T>& head, std::int64_t first, std::int64_t rows, 
 }
 
 template <class T, class A>
-void store_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim,
+void store_tile(const HeadView<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim,
                 const A* values) {
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < dim; ++j)
@@ -120,9 +120,9 @@ void sum_chunk(const Tensor& slots, const Chunk<A>& chunk, const RetentionSizes&
   const std::int64_t size = n.k_dim * n.v_dim;
   A* const sum = memory.take(size);
   const Tile<A> left =
-      load_scaled<T, A>(Head<T>(x, chunk.sequence, chunk.head), chunk.first, chunk.tokens, n.k_dim,
-                        factors, memory.take(chunk.tokens * n.k_dim));
-  const Tile<A> right = load_tile<T, A>(Head<T>(y, chunk.sequence, chunk.head), chunk.first,
+      load_scaled<T, A>(HeadView<T>(x, chunk.sequence, chunk.head), chunk.first, chunk.tokens,
+                        n.k_dim, factors, memory.take(chunk.tokens * n.k_dim));
+  const Tile<A> right = load_tile<T, A>(HeadView<T>(y, chunk.sequence, chunk.head), chunk.first,
                                         chunk.tokens, n.v_dim, memory.take(chunk.tokens * n.v_dim));
   tile_matmul(sum, n.v_dim, n.k_dim, n.v_dim, chunk.tokens, left, true, right, false, A(1), A(0));
   T* to = slots.as<T>() + (chunk.head * n.batch * n.chunks() + chunk.slot) * size;
@@ -156,7 +156,7 @@ void forward_chunk(const Tensor& out, const Tensor& q, const Tensor& k, const Te
                    const Tensor& given, const RetentionWorkspace& workspace,
                    const RetentionSizes& n, const Chunk<A>& chunk, BumpAllocator<A> memory) {
   const std::int64_t tokens = chunk.tokens;
-  const Head<T> query(q, chunk.sequence, chunk.head), key(k, chunk.sequence, chunk.head),
+  const HeadView<T> query(q, chunk.sequence, chunk.head), key(k, chunk.sequence, chunk.head),
       value(v, chunk.sequence, chunk.head);
   A* const result = memory.take(tokens * n.v_dim);
   A* const scores = memory.take(kRows * tokens);
@@ -182,7 +182,8 @@ void forward_chunk(const Tensor& out, const Tensor& q, const Tensor& k, const Te
     tile_matmul(result + row0 * n.v_dim, n.v_dim, rows, n.v_dim, columns, {scores, columns}, false,
                 tile_v, false, A(1), A(1));
   }
-  store_tile<T, A>(Head<T>(out, chunk.sequence, chunk.head), chunk.first, tokens, n.v_dim, result);
+  store_tile<T, A>(HeadView<T>(out, chunk.sequence, chunk.head), chunk.first, tokens, n.v_dim,
+                   result);
 }
 
 // The gradients of one chunk, in accumulator precision.
@@ -196,8 +197,8 @@ struct Gradients {
 // dq = from_state dO S^T, dk = to_state V dS^T, dv = to_state K dS.
 template <class T, class A>
 void state_gradients(const Gradients<A>& to, const Chunk<A>& chunk, const RetentionSizes& n,
-                     const Head<T>& dout, const Head<T>& k, const Head<T>& v, const A* state,
-                     const A* dstate, A* buffer) {
+                     const HeadView<T>& dout, const HeadView<T>& k, const HeadView<T>& v,
+                     const A* state, const A* dstate, A* buffer) {
   const std::int64_t tokens = chunk.tokens, first = chunk.first;
   std::fill(to.dq, to.dq + tokens * n.k_dim, A(0));
   std::fill(to.dk, to.dk + tokens * n.k_dim, A(0));
@@ -303,7 +304,7 @@ void CpuBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
       BumpAllocator<A> memory{scratch<A>(thread)};
       const Chunk<A> chunk(n, options, task, memory);
       const std::int64_t tokens = chunk.tokens, first = chunk.first;
-      const auto head = [&](const Tensor& x) { return Head<T>(x, chunk.sequence, chunk.head); };
+      const auto head = [&](const Tensor& x) { return HeadView<T>(x, chunk.sequence, chunk.head); };
       const auto tile = [&](const Tensor& x, std::int64_t dim) {
         return load_tile<T, A>(head(x), first, tokens, dim, memory.take(tokens * dim));
       };
@@ -346,10 +347,10 @@ void CpuBackend::add_to_state(const Tensor& state, const Tensor& x, const Tensor
         A* const factors = memory.take(tokens);
         for (std::int64_t i = 0; i < tokens; ++i)
           factors[i] = static_cast<A>(factor(decay, first + i));
-        const Tile<A> left = load_scaled<T, A>(Head<T>(x, sequence, head), first, tokens, n.k_dim,
-                                               factors, memory.take(tokens * n.k_dim));
+        const Tile<A> left = load_scaled<T, A>(HeadView<T>(x, sequence, head), first, tokens,
+                                               n.k_dim, factors, memory.take(tokens * n.k_dim));
         tile_matmul(to, n.v_dim, n.k_dim, n.v_dim, tokens, left, true,
-                    load_tile<T, A>(Head<T>(y, sequence, head), first, tokens, n.v_dim,
+                    load_tile<T, A>(HeadView<T>(y, sequence, head), first, tokens, n.v_dim,
                                     memory.take(tokens * n.v_dim)),
                     false, A(1), A(1));
       }

@@ -10,8 +10,8 @@ namespace kintsugi {
 
 // One head of a (batch, tokens, heads, dim) tensor.
 template <class T>
-struct Head {
-  Head(const Tensor& x, std::int64_t batch, std::int64_t head)
+struct HeadView {
+  HeadView(const Tensor& x, std::int64_t batch, std::int64_t head)
       : base(x.as<T>() + batch * x.stride(0) + head * x.stride(2)), ld(x.stride(1)) {}
   T* row(std::int64_t token) const { return base + token * ld; }
   T* base;
@@ -27,7 +27,7 @@ struct Tile {
 };
 
 template <class T, class A>
-Tile<A> load_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim,
+Tile<A> load_tile(const HeadView<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim,
                   A* buffer) {
   if constexpr (std::is_same_v<T, A>) {
     return {head.row(first), head.ld};

@@ -163,7 +163,9 @@ class ActivityReader {
       if (const auto found = operations_.find(entry.correlation); found != operations_.end())
         entry.activity.operation = found->second;
     std::vector<GpuActivity> activities;
-    for (Entry& entry : entries_) activities.push_back(std::move(entry.activity));
+    for (Entry& entry : entries_)
+      if (entry.activity.begin_s > 0 && entry.activity.begin_s <= entry.activity.end_s)
+        activities.push_back(std::move(entry.activity));  // the others have no times
     std::sort(activities.begin(), activities.end(),
               [](const GpuActivity& a, const GpuActivity& b) { return a.begin_s < b.begin_s; });
     return activities;
