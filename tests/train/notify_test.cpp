@@ -179,6 +179,30 @@ TEST(HttpPost, RefusesAnAnswerThatIsNotHttp) {
   EXPECT_THROW(http_post(address, "application/json", "{}", 60), Failure);
 }
 
+std::size_t open_descriptors() {
+  const fs::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(fs::begin(all), fs::end(all)));
+}
+
+TEST(HttpPost, ARequestThatFailsClosesItsSocket) {
+  // A listener whose queue is full answers no further connection.
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 0), 0);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  const std::string silent = fmt::format("http://127.0.0.1:{}/", ntohs(address.sin_port));
+  const std::size_t before = open_descriptors();
+  for (const std::string& url : {silent, std::string("http://127.0.0.1:1/")})
+    for (int i = 0; i < 4; ++i)
+      EXPECT_THROW(http_post(parse_http_address(url), "application/json", "{}", 0.05), Failure);
+  EXPECT_EQ(open_descriptors(), before);
+  ::close(listener);
+}
+
 TEST(HttpPost, ReadsAddresses) {
   const HttpAddress plain = parse_http_address("http://hooks.example");
   EXPECT_EQ(plain.host, "hooks.example");
