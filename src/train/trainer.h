@@ -76,8 +76,9 @@ class Trainer {
   // The lock of the run directory, for the trainer of the next stage.
   std::unique_ptr<DirectoryLock> release_lock() { return std::move(lock_); }
   void keep_lock(std::unique_ptr<DirectoryLock> lock) { lock_ = std::move(lock); }
-  // Records in status.json that another rank ended the job. Thread-safe during run().
-  void note_failure(const FailedRank& failed);
+  // Records in status.json that another rank ended the job. Thread-safe during run(). Returns what
+  // RunLog::fail returns.
+  std::function<void()> note_failure(const FailedRank& failed);
 
  private:
   Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> own_groups);

@@ -18,6 +18,7 @@
 #include "train/records/notifier.h"
 #include "train/records/run_events.h"
 #include "train/records/stall_watch.h"
+#include "train/run_log.h"
 
 namespace kintsugi {
 namespace {
@@ -282,6 +283,55 @@ TEST(NotifiedRuns, ADivergedRunIsReported) {
   EXPECT_ANY_THROW(run_training(run.config));
   const std::string told = read_text_file(run.directory / "told");
   EXPECT_TRUE(told.ends_with("diverged\n")) << told;
+}
+
+// A command that ends once the file "gate" exists.
+NotifyConfig gated_command(const TemporaryDirectory& directory) {
+  return {.command = fmt::format(
+              "while [ ! -e '{0}/gate' ]; do sleep 0.01; done; echo $KINTSUGI_EVENT > '{0}/told'",
+              directory.path().string())};
+}
+
+RunLog opened_log(const TemporaryDirectory& directory, const NotifyConfig& notify) {
+  return RunLog(directory.path(), 10, AttemptClock{0, [] { return 100.0; }}, {}, notify);
+}
+
+TEST(FailedRuns, TheOtherRanksDoNotWaitForASlowCommand) {
+  const TemporaryDirectory directory;
+  RunLog log = opened_log(directory, gated_command(directory));
+  log.status({}, StepRecord{.step = 3}, {}, NAN, "");
+  const std::function<void()> wait = log.fail({.rank = 2, .message = "rank 2: it broke"});
+  EXPECT_FALSE(fs::exists(directory / "told")) << "fail() does not wait for the command";
+  const auto status = nlohmann::json::parse(read_text_file(directory / "status.json"));
+  EXPECT_EQ(status["state"], "failed");
+  EXPECT_EQ(status["rank"], 2);
+  EXPECT_NE(read_text_file(directory / "events.jsonl").find("rank 2: it broke"), std::string::npos);
+  directory.write("gate", "");
+  ASSERT_TRUE(wait);
+  wait();
+  EXPECT_EQ(read_text_file(directory / "told"), "failed\n");
+}
+
+TEST(FailedRuns, AnErrorOfRankZeroAloneDoesNotWaitEither) {
+  const TemporaryDirectory directory;
+  {
+    RunLog log = opened_log(directory, gated_command(directory));
+    log.status({.state = "failed", .exit_code = 1, .shared = false}, {}, {}, NAN, "");
+    EXPECT_FALSE(fs::exists(directory / "told"));
+    directory.write("gate", "");
+  }
+  EXPECT_EQ(read_text_file(directory / "told"), "failed\n") << "the destructor waits";
+}
+
+TEST(FailedRuns, AfterADeliveryNothingIsWaitedFor) {
+  std::function<void()> wait;
+  {
+    const TemporaryDirectory directory;
+    RunLog log = opened_log(directory, {});
+    EXPECT_FALSE(log.fail({.message = "before the first status"}));
+    wait = log.events().delivery();
+  }
+  wait();  // returns, although the log is gone
 }
 
 TEST(NotifyConfig, IsChecked) {

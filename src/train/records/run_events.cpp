@@ -67,7 +67,6 @@ void RunEvents::end(std::string_view event, std::int64_t step,
     if (is_sent(event)) notifier_.send_last(std::move(one));
   } catch (...) {
   }
-  notifier_.finish();
 }
 
 void RunEvents::begin_steps() noexcept {
