@@ -318,7 +318,7 @@ ProfileFacts Trainer::profile_facts() {
           .peak_flops = peak_.flops_per_s,
           .memory_bytes_per_s = device.memory_bytes_per_s,
           .multiprocessors = device.multiprocessors,
-          .config = to_yaml(config_),
+          .config = to_public_yaml(config_),
           .stage = config_.stage};
 }
 

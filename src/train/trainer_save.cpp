@@ -75,7 +75,7 @@ CheckpointOptions Trainer::checkpoint_options() const {
           // Do not delete healthy checkpoints until the run is healthy again.
           .keep = health_.healthy() ? config_.train.keep_checkpoints : 0,
           .keep_always = keep_always,
-          .config = to_yaml(config_),
+          .config = to_public_yaml(config_),
           .ancestors = ancestors};
 }
 

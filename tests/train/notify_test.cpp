@@ -285,6 +285,33 @@ TEST(NotifiedRuns, ADivergedRunIsReported) {
   EXPECT_TRUE(told.ends_with("diverged\n")) << told;
 }
 
+TEST(NotifiedRuns, CheckpointsDoNotContainTheCommand) {
+  NotifiedRun run("{command: 'true s3cret'}", "steps: 2, checkpoint_every: 2");
+  run_training(run.config);
+  EXPECT_NE(read_text_file(run.directory / "run" / "config.yaml").find("s3cret"),
+            std::string::npos);
+  std::size_t files = 0;
+  for (const auto& entry :
+       fs::recursive_directory_iterator(run.directory / "run" / "checkpoints")) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    EXPECT_EQ(read_text_file(entry.path()).find("s3cret"), std::string::npos) << entry.path();
+  }
+  EXPECT_GT(files, 3u);
+  run.config.replace(run.config.find("steps: 2"), 8, "steps: 4");
+  EXPECT_EQ(run_training(run.config), RunOutcome::Finished) << "it continues";
+  const std::string log = read_text_file(run.directory / "run" / "log.txt");
+  EXPECT_NE(log.find("changed: train.steps"), std::string::npos) << log;
+  EXPECT_EQ(log.find("run.notify"), std::string::npos) << log;
+}
+
+TEST(NotifyConfig, APublicConfigurationCanBeReadBack) {
+  NotifiedRun run("{command: 'true s3cret', webhook: 'http://a/s3cret', on: [failed]}");
+  const std::string text = to_public_yaml(parse_run_config(run.config, "a.yaml"));
+  EXPECT_EQ(text.find("s3cret"), std::string::npos);
+  EXPECT_FALSE(parse_run_config(text, "b.yaml").run.notify.command);
+}
+
 // A command that ends once the file "gate" exists.
 NotifyConfig gated_command(const TemporaryDirectory& directory) {
   return {.command = fmt::format(
