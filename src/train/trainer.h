@@ -229,6 +229,10 @@ class Trainer {
     std::optional<double> bits_per_byte() const;
   };
   void note_validation_time(double seconds);
+  // Signs of life between the ends of two steps, from any thread.
+  void note_activity();
+  ProgressCall noting_activity(Progress& progress);  // shows it and notes it
+  RunEvents* events();                               // nullptr on the other ranks
   StepRecord::Valid valid_record(const std::string& name, const Score& score) const;
   void show_score(const std::string& set, const Score& score) const;
   // Writes the scores by label of a classifier; at the end of the run also to the log. On rank 0.

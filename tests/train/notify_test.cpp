@@ -48,6 +48,24 @@ TEST(StallDetector, ReportsAStallOnceUntilSomethingHappens) {
   EXPECT_FALSE(detector.stalled_s(2101));
 }
 
+TEST(StallDetector, LongWorkHasALongLimit) {
+  StallDetector detector(60, 0);
+  detector.begin_long_work(50);
+  EXPECT_EQ(detector.limit_s(), 1800);
+  EXPECT_FALSE(detector.stalled_s(1850));
+  detector.begin_long_work(1851);
+  detector.end_long_work(1852);
+  EXPECT_FALSE(detector.stalled_s(3652)) << "the outer work goes on";
+  EXPECT_EQ(detector.stalled_s(3653), 1801) << "also such work can hang";
+  detector.end_long_work(3700);
+  EXPECT_EQ(detector.limit_s(), 60);
+  EXPECT_FALSE(detector.stalled_s(3760));
+  EXPECT_EQ(detector.stalled_s(3761), 61);
+  StallDetector slow(7200, 0);
+  slow.begin_long_work(0);
+  EXPECT_EQ(slow.limit_s(), 7200) << "never less than the usual limit";
+}
+
 TEST(StallWatch, CallsFromItsThread) {
   std::atomic<int> reports = 0;
   std::mutex mutex;

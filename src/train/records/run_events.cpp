@@ -88,6 +88,15 @@ void RunEvents::note_activity() noexcept {
   if (stall_watch_) stall_watch_->note_activity();
 }
 
+RunEvents::LongWork::LongWork(RunEvents* events) {
+  if (events != nullptr && events->stall_watch_) watch_ = &*events->stall_watch_;
+  if (watch_ != nullptr) watch_->begin_long_work();
+}
+
+RunEvents::LongWork::~LongWork() {
+  if (watch_ != nullptr) watch_->end_long_work();
+}
+
 void RunEvents::report_stall(double seconds) {
   if (ended_) return;
   const std::string message = fmt::format("no step has ended for {}; the last one was step {}",

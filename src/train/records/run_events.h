@@ -37,6 +37,17 @@ class RunEvents {
   void begin_steps() noexcept;
   void note_step(std::int64_t step, double seconds) noexcept;
   void note_activity() noexcept;  // not a step, but the run is alive
+  // StallDetector::begin_long_work() while it exists. nullptr: on a rank without events.
+  class LongWork {
+   public:
+    explicit LongWork(RunEvents* events);
+    ~LongWork();
+    LongWork(const LongWork&) = delete;
+    LongWork& operator=(const LongWork&) = delete;
+
+   private:
+    StallWatch* watch_ = nullptr;
+  };
 
  private:
   bool is_sent(std::string_view event) const;
