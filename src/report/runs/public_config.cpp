@@ -1,7 +1,6 @@
 #include "report/runs/public_config.h"
 
 #include <algorithm>
-#include <optional>
 #include <sstream>
 
 #include "report/runs/config_differences.h"
@@ -36,15 +35,16 @@ bool is_hidden_line(const KeyLine& line) {
 
 std::string without_hidden_lines(const std::string& yaml) {
   std::string text;
-  std::optional<std::size_t> hidden;  // the indentation of the key whose value is being left out
+  bool hiding = false;  // the value of a key with this indentation
+  std::size_t indent = 0;
   std::istringstream lines(yaml);
   for (std::string line; std::getline(lines, line);) {
     const KeyLine parts = key_line(line);
-    const bool continues = hidden && (parts.indent > *hidden || parts.indent == line.size());
+    const bool continues = hiding && (parts.indent > indent || parts.indent == line.size());
     if (continues) continue;
-    hidden.reset();
-    if (is_hidden_line(parts)) {
-      hidden = parts.indent;
+    hiding = is_hidden_line(parts);
+    if (hiding) {
+      indent = parts.indent;
       line = std::string(parts.indent, ' ') + parts.key + ": " + kHiddenValue;
     }
     text += line + "\n";
