@@ -24,10 +24,11 @@
 namespace kintsugi {
 namespace {
 
-constexpr auto kExitPatience = std::chrono::seconds(2);
+constexpr auto kExitPatience = std::chrono::seconds(2), kFailurePatience = std::chrono::seconds(5);
 
-// Runs `work` in a thread of its own and waits for it, but not for long.
-void run_briefly(const std::function<void()>& work) {
+// Runs `work` in a thread of its own and waits for it, but not longer than `patience`.
+void run_briefly(const std::function<void()>& work, std::chrono::seconds patience) {
+  if (!work) return;
   struct State {
     std::mutex mutex = {};
     std::condition_variable changed = {};
@@ -48,19 +49,21 @@ void run_briefly(const std::function<void()>& work) {
     return;  // no thread is left
   }
   std::unique_lock lock(state->mutex);
-  state->changed.wait_for(lock, kExitPatience, [&] { return state->done; });
+  state->changed.wait_for(lock, patience, [&] { return state->done; });
 }
 
 }  // namespace
 
 void Job::end_process(int exit_code) {
   const std::lock_guard ending(ending_);  // a second thread waits here for the end
-  std::function<void()> listener;
+  std::function<void()> listener, after_failure;
   {
     const std::lock_guard lock(mutex_);
     listener = on_exit_;
+    after_failure = after_failure_;
   }
-  if (listener) run_briefly(listener);
+  run_briefly(listener, kExitPatience);
+  run_briefly(after_failure, kFailurePatience);
   std::fflush(nullptr);
   ::_exit(exit_code);  // this rank may wait for a message that never arrives
 }
@@ -74,7 +77,7 @@ Lifeline::Callbacks Job::lifeline_callbacks() {
                 tell_supervisor(failure.exit_code, failure.text, failure.rank, failure.node,
                                 failure.lost);
                 const std::lock_guard lock(mutex_);
-                if (on_failure_) on_failure_(failure);
+                if (on_failure_) after_failure_ = on_failure_(failure);
               },
           .end =
               [this](const RankFailure& failure) {
@@ -117,7 +120,7 @@ Job::~Job() {
   if (world_->size() > 1 && world_->rank() > 0) redirect_log([](LogLevel, std::string_view) {});
 }
 
-void Job::on_failure(std::function<void(const RankFailure&)> listener) {
+void Job::on_failure(FailureListener listener) {
   const std::lock_guard lock(mutex_);
   on_failure_ = std::move(listener);
 }

@@ -31,8 +31,11 @@ class Job {
   // Runs `work` on this rank. An error found by all ranks is reported once; an error of one rank is
   // reported with its rank number and ends the other ranks.
   void run(const std::function<void()>& work);
-  // Sets a callback that runs on rank 0, in another thread, when a rank fails.
-  void on_failure(std::function<void(const RankFailure&)> listener);
+  // Sets a callback that runs on rank 0, in another thread, when a rank fails. The other ranks are
+  // told only after it: it must be brief. What it returns, unless it is empty, runs after that,
+  // before the process ends, which waits for it at most five seconds.
+  using FailureListener = std::function<std::function<void()>(const RankFailure&)>;
+  void on_failure(FailureListener listener);
   // Sets a callback that runs on rank 0, in another thread, when the supervisor asks the run to
   // stop or is lost.
   void on_stop_request(std::function<void(const std::string& reason)> listener);
@@ -57,7 +60,7 @@ class Job {
   friend class JobGroups;
 
   Lifeline::Callbacks lifeline_callbacks();
-  // Ends the process after on_exit's callback, without destructors.
+  // Ends the process after the callbacks of on_exit and on_failure, without destructors.
   [[noreturn]] void end_process(int exit_code);
   // Reports an error that all ranks know of.
   void report_shared_error(const std::string& text, int exit_code);
@@ -65,7 +68,8 @@ class Job {
                        const std::string& node = "", bool lost = false);
 
   std::mutex mutex_;
-  std::function<void(const RankFailure&)> on_failure_;
+  FailureListener on_failure_;
+  std::function<void()> after_failure_;  // what it returned
   std::function<void(const std::string&)> on_stop_request_;
   std::function<void()> on_exit_;
   std::mutex ending_;         // held by the thread that ends the process

@@ -36,6 +36,21 @@ bool is_port(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() && number > 0 && number < 65536;
 }
 
+// Closed also if the constructor of its owner throws.
+class PostDescriptor {
+ public:
+  explicit PostDescriptor(int number) : number_(number) {}
+  ~PostDescriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  PostDescriptor(const PostDescriptor&) = delete;
+  PostDescriptor& operator=(const PostDescriptor&) = delete;
+  operator int() const { return number_; }
+
+ private:
+  int number_;
+};
+
 class PostSocket {
  public:
   PostSocket(const addrinfo& to, PostClock::time_point end)
@@ -44,14 +59,13 @@ class PostSocket {
         end_(end) {
     if (file_ < 0) failure("{}", std::strerror(errno));
     if (::connect(file_, to.ai_addr, to.ai_addrlen) == 0) return;
-    if (errno != EINPROGRESS) fail();
+    if (errno != EINPROGRESS) failure("{}", std::strerror(errno));
     wait_for(POLLOUT);
-    socklen_t size = sizeof(errno);
-    if (::getsockopt(file_, SOL_SOCKET, SO_ERROR, &errno, &size) != 0 || errno != 0) fail();
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (::getsockopt(file_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    if (error != 0) failure("{}", std::strerror(error));
   }
-  ~PostSocket() { ::close(file_); }
-  PostSocket(const PostSocket&) = delete;
-  PostSocket& operator=(const PostSocket&) = delete;
 
   void send(std::string_view bytes) {
     while (!bytes.empty()) {
@@ -78,12 +92,6 @@ class PostSocket {
   }
 
  private:
-  // Of the constructor, after which no destructor runs.
-  [[noreturn]] void fail() {
-    const int reason = errno;
-    ::close(file_);
-    failure("{}", std::strerror(reason));
-  }
   void wait_for(short events) {
     while (true) {
       const auto left =
@@ -94,7 +102,7 @@ class PostSocket {
     }
   }
 
-  int file_;
+  PostDescriptor file_;
   PostClock::time_point end_;
 };
 

@@ -109,7 +109,7 @@ TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
   try {
     const RunConfig stage = parse_saved_config(past.config, "config.yaml").at_stage(state.stage);
     past.name = stage.stage_name;
-    past.config = to_yaml(stage.alone());
+    past.config = to_public_yaml(stage.alone());
   } catch (const UserError&) {
     // Written by a version with other keys: it is kept as it is.
   }

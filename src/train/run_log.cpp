@@ -170,15 +170,19 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
     events_.end(state.state, last.step,
                 state.message.empty() ? fmt::format("{} after step {}", state.state, last.step)
                                       : state.message);
+    if (state.shared) events_.wait_for_delivery();
   } catch (...) {
   }
 }
 
-void RunLog::fail(const FailedRank& failed) noexcept {
+std::function<void()> RunLog::fail(const FailedRank& failed) noexcept {
   try {
     const std::optional<std::int64_t> step = write_failure(failed);
-    if (step) events_.end("failed", *step, failed.message);
+    if (!step) return {};
+    events_.end("failed", *step, failed.message);
+    return events_.delivery();
   } catch (...) {
+    return {};
   }
 }
 

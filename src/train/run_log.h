@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -28,6 +29,9 @@ struct RunState {
   std::optional<int> exit_code = {};
   std::string reason = {};  // why it stopped or failed, in a word or two
   std::string message = {};
+  // Whether all ranks know how it ended and wait for rank 0. Otherwise they must be told before
+  // rank 0 waits for anything.
+  bool shared = true;
 };
 
 // Writes metrics.jsonl (one object per line and step, complete lines only, appended to after a
@@ -42,11 +46,13 @@ class RunLog {
   // that fails removes its files. Otherwise an error is thrown.
   void record(const StepRecord& record, bool saving = false);
   void flush();  // writes the lines that could not be written
+  // At the end of a run that all ranks know of, it also waits until the event was delivered.
   void status(const RunState& state, const StepRecord& last, std::optional<double> valid_loss,
               double eta_s, const std::string& checkpoint) noexcept;
   // Writes the last status again with the state "failed"; later calls of status() write nothing.
-  // Thread-safe.
-  void fail(const FailedRank& failed) noexcept;
+  // Thread-safe. Returns without waiting for the delivery of the event: the caller first tells the
+  // other ranks, then calls what is returned, which waits without a limit. It may be empty.
+  std::function<void()> fail(const FailedRank& failed) noexcept;
   GoodputLog& goodput() { return *goodput_; }
   RunFiles& files() { return files_; }
   RunEvents& events() { return events_; }

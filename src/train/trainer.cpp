@@ -74,8 +74,9 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   if (is_first()) watch_for_stops();
 }
 
-void Trainer::note_failure(const FailedRank& failed) {
-  if (RunLog* log = open_log_) log->fail(failed);
+std::function<void()> Trainer::note_failure(const FailedRank& failed) {
+  RunLog* log = open_log_;
+  return log != nullptr ? log->fail(failed) : nullptr;
 }
 
 void Trainer::sum_over_ranks(std::span<double> values) {
@@ -161,14 +162,15 @@ RunOutcome Trainer::run(ResumeMode resume) {
     write_status({"diverged", exit_code::kDiverged, "diverged", error.what()}, NAN);
     throw;
   } catch (const UserError& error) {
-    write_status({"failed", exit_code::kMistake, "mistake", error.what()}, NAN);
+    const bool shared = dynamic_cast<const SharedUserError*>(&error) != nullptr;
+    write_status({"failed", exit_code::kMistake, "mistake", error.what(), shared}, NAN);
     throw;
   } catch (const SharedFailure& error) {
     finish_save_after_error();
     write_status({"failed", exit_code::kFailure, "failure", error.what()}, NAN);
     throw;
   } catch (const std::exception& error) {
-    write_status({"failed", exit_code::kFailure, "failure", error.what()}, NAN);
+    write_status({"failed", exit_code::kFailure, "failure", error.what(), false}, NAN);
     throw;
   }
   // A request in the last step of a stage stops the run before the next one.
@@ -316,7 +318,7 @@ ProfileFacts Trainer::profile_facts() {
           .peak_flops = peak_.flops_per_s,
           .memory_bytes_per_s = device.memory_bytes_per_s,
           .multiprocessors = device.multiprocessors,
-          .config = to_yaml(config_),
+          .config = to_public_yaml(config_),
           .stage = config_.stage};
 }
 

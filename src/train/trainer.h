@@ -76,8 +76,9 @@ class Trainer {
   // The lock of the run directory, for the trainer of the next stage.
   std::unique_ptr<DirectoryLock> release_lock() { return std::move(lock_); }
   void keep_lock(std::unique_ptr<DirectoryLock> lock) { lock_ = std::move(lock); }
-  // Records in status.json that another rank ended the job. Thread-safe during run().
-  void note_failure(const FailedRank& failed);
+  // Records in status.json that another rank ended the job. Thread-safe during run(). Returns what
+  // RunLog::fail returns.
+  std::function<void()> note_failure(const FailedRank& failed);
 
  private:
   Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> own_groups);
@@ -228,6 +229,10 @@ class Trainer {
     std::optional<double> bits_per_byte() const;
   };
   void note_validation_time(double seconds);
+  // Signs of life between the ends of two steps, from any thread.
+  void note_activity();
+  ProgressCall noting_activity(Progress& progress);  // shows it and notes it
+  RunEvents* events();                               // nullptr on the other ranks
   StepRecord::Valid valid_record(const std::string& name, const Score& score) const;
   void show_score(const std::string& set, const Score& score) const;
   // Writes the scores by label of a classifier; at the end of the run also to the log. On rank 0.

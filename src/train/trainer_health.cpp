@@ -105,6 +105,7 @@ bool Trainer::rewind(const std::string& why) {
                   options.max_rewinds);
     return false;
   }
+  const RunEvents::LongWork long_work(events());
   finish_save_after_error();  // it reads the state that the rewind replaces
   const std::int64_t position = data_position(state_.skipped_samples, state_.samples);
   const SpikeHistory::State history = spikes_.state();

@@ -31,6 +31,7 @@ void Trainer::generate_samples() {
   const EnergySpan energy(energy_, RunPhase::Validation);
   show_live_line("generating samples …");
   const auto interrupts = [this] {
+    note_activity();
     double asks = stops_.ask();
     sum_over_ranks(std::span(&asks, 1));
     stops_.decide(asks);

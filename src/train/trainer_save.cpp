@@ -75,13 +75,14 @@ CheckpointOptions Trainer::checkpoint_options() const {
           // Do not delete healthy checkpoints until the run is healthy again.
           .keep = health_.healthy() ? config_.train.keep_checkpoints : 0,
           .keep_always = keep_always,
-          .config = to_yaml(config_),
+          .config = to_public_yaml(config_),
           .ancestors = ancestors};
 }
 
 void Trainer::save() {
   const auto begin = Clock::now();
   const EnergySpan energy(energy_, RunPhase::Checkpoint);
+  const RunEvents::LongWork long_work(events());
   show_live_line("saving a checkpoint …");
   finish_save();
   const bool last = stops_.decided() || finished();
@@ -101,7 +102,8 @@ void Trainer::save() {
   } else {
     std::optional<Progress> saving;  // of the first rank, for all of them
     CheckpointOptions options = checkpoint_options();
-    if (is_first()) options.progress = saving.emplace("save checkpoint", 0, "bytes").callback();
+    if (is_first())
+      options.progress = noting_activity(saving.emplace("save checkpoint", 0, "bytes"));
     try {
       const fs::path model = write_checkpoint(checkpoints, *engine_, state_, options);
       saving.reset();
@@ -113,19 +115,26 @@ void Trainer::save() {
   }
   save_times_.stall_s = seconds_since(begin);
   if (!last) save_times_.stalled_s += save_times_.stall_s;
-  if (is_first()) {
-    log_->goodput().note_save(save_times_.stall_s);
-    log_->events().note_activity();
-  }
+  if (is_first()) log_->goodput().note_save(save_times_.stall_s);
   gather_energy();
   write_energy(false);
 }
+
+ProgressCall Trainer::noting_activity(Progress& progress) {
+  return [this, shown = progress.callback()](std::int64_t done, std::int64_t all) {
+    note_activity();
+    shown(done, all);
+  };
+}
+
+RunEvents* Trainer::events() { return is_first() && log_ ? &log_->events() : nullptr; }
 
 double Trainer::save_ended() const { return saver_ && saver_->ended() ? 1 : 0; }
 
 // Not for the last save, which is not in the background.
 void Trainer::finish_save() {
   if (!saver_ || !saver_->under_way()) return;
+  const RunEvents::LongWork long_work(events());
   try {
     stops_.wall_time().set_save_under_way(false);
     const BackgroundSave::Result result = saver_->finish();

@@ -48,8 +48,10 @@ void Trainer::evaluate_tasks() {
   const auto begin = Clock::now();
   const EnergySpan energy(energy_, RunPhase::Validation);
   show_live_line("evaluating tasks …");
+  note_activity();
   TrainingModel model(*engine_, tasks_ ? &tasks_->tokenizer() : nullptr);
   const auto interrupts = [this] {
+    note_activity();
     double asks = stops_.ask();
     sum_over_ranks(std::span(&asks, 1));
     stops_.decide(asks);
@@ -60,7 +62,7 @@ void Trainer::evaluate_tasks() {
   if (is_first()) progress.emplace("evaluate tasks", 0, "requests");
   try {
     if (!is_first()) led.follow();
-    if (is_first()) record_.tasks = tasks_->evaluate(led, progress->callback());
+    if (is_first()) record_.tasks = tasks_->evaluate(led, noting_activity(*progress));
     if (is_first()) led.finish();
   } catch (const LedModel::Interrupted&) {
     log_info("step {:>6}  the evaluation of tasks was interrupted", state_.step);

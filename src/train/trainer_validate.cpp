@@ -30,6 +30,7 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   Score score(config_.model.labels.size());
   const Coordinates& coordinates = groups_->coordinates;
   for (std::int64_t round = 0; round < set.size(); round += micro * groups_->grid.dp) {
+    note_activity();
     const std::int64_t first = round + micro * coordinates.dp;
     const std::int64_t samples = std::min(micro, set.size() - first);
     const std::int64_t count = std::max<std::int64_t>(samples, 1);
@@ -112,7 +113,11 @@ void Trainer::validate() {
 void Trainer::note_validation_time(double seconds) {
   if (!is_first()) return;
   log_->goodput().note_validation(seconds);
-  log_->events().note_activity();
+  note_activity();
+}
+
+void Trainer::note_activity() {
+  if (is_first()) log_->events().note_activity();
 }
 
 }  // namespace kintsugi

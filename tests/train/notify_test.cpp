@@ -18,6 +18,7 @@
 #include "train/records/notifier.h"
 #include "train/records/run_events.h"
 #include "train/records/stall_watch.h"
+#include "train/run_log.h"
 
 namespace kintsugi {
 namespace {
@@ -45,6 +46,24 @@ TEST(StallDetector, ReportsAStallOnceUntilSomethingHappens) {
   EXPECT_EQ(detector.stalled_s(2070), 70);
   detector.note_step(2100, 3);
   EXPECT_FALSE(detector.stalled_s(2101));
+}
+
+TEST(StallDetector, LongWorkHasALongLimit) {
+  StallDetector detector(60, 0);
+  detector.begin_long_work(50);
+  EXPECT_EQ(detector.limit_s(), 1800);
+  EXPECT_FALSE(detector.stalled_s(1850));
+  detector.begin_long_work(1851);
+  detector.end_long_work(1852);
+  EXPECT_FALSE(detector.stalled_s(3652)) << "the outer work goes on";
+  EXPECT_EQ(detector.stalled_s(3653), 1801) << "also such work can hang";
+  detector.end_long_work(3700);
+  EXPECT_EQ(detector.limit_s(), 60);
+  EXPECT_FALSE(detector.stalled_s(3760));
+  EXPECT_EQ(detector.stalled_s(3761), 61);
+  StallDetector slow(7200, 0);
+  slow.begin_long_work(0);
+  EXPECT_EQ(slow.limit_s(), 7200) << "never less than the usual limit";
 }
 
 TEST(StallWatch, CallsFromItsThread) {
@@ -179,6 +198,30 @@ TEST(HttpPost, RefusesAnAnswerThatIsNotHttp) {
   EXPECT_THROW(http_post(address, "application/json", "{}", 60), Failure);
 }
 
+std::size_t open_descriptors() {
+  const fs::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(fs::begin(all), fs::end(all)));
+}
+
+TEST(HttpPost, ARequestThatFailsClosesItsSocket) {
+  // A listener whose queue is full answers no further connection.
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 0), 0);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  const std::string silent = fmt::format("http://127.0.0.1:{}/", ntohs(address.sin_port));
+  const std::size_t before = open_descriptors();
+  for (const std::string& url : {silent, std::string("http://127.0.0.1:1/")})
+    for (int i = 0; i < 4; ++i)
+      EXPECT_THROW(http_post(parse_http_address(url), "application/json", "{}", 0.05), Failure);
+  EXPECT_EQ(open_descriptors(), before);
+  ::close(listener);
+}
+
 TEST(HttpPost, ReadsAddresses) {
   const HttpAddress plain = parse_http_address("http://hooks.example");
   EXPECT_EQ(plain.host, "hooks.example");
@@ -258,6 +301,82 @@ TEST(NotifiedRuns, ADivergedRunIsReported) {
   EXPECT_ANY_THROW(run_training(run.config));
   const std::string told = read_text_file(run.directory / "told");
   EXPECT_TRUE(told.ends_with("diverged\n")) << told;
+}
+
+TEST(NotifiedRuns, CheckpointsDoNotContainTheCommand) {
+  NotifiedRun run("{command: 'true s3cret'}", "steps: 2, checkpoint_every: 2");
+  run_training(run.config);
+  EXPECT_NE(read_text_file(run.directory / "run" / "config.yaml").find("s3cret"),
+            std::string::npos);
+  std::size_t files = 0;
+  for (const auto& entry :
+       fs::recursive_directory_iterator(run.directory / "run" / "checkpoints")) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    EXPECT_EQ(read_text_file(entry.path()).find("s3cret"), std::string::npos) << entry.path();
+  }
+  EXPECT_GT(files, 3u);
+  run.config.replace(run.config.find("steps: 2"), 8, "steps: 4");
+  EXPECT_EQ(run_training(run.config), RunOutcome::Finished) << "it continues";
+  const std::string log = read_text_file(run.directory / "run" / "log.txt");
+  EXPECT_NE(log.find("changed: train.steps"), std::string::npos) << log;
+  EXPECT_EQ(log.find("run.notify"), std::string::npos) << log;
+}
+
+TEST(NotifyConfig, APublicConfigurationCanBeReadBack) {
+  NotifiedRun run("{command: 'true s3cret', webhook: 'http://a/s3cret', on: [failed]}");
+  const std::string text = to_public_yaml(parse_run_config(run.config, "a.yaml"));
+  EXPECT_EQ(text.find("s3cret"), std::string::npos);
+  EXPECT_FALSE(parse_run_config(text, "b.yaml").run.notify.command);
+}
+
+// A command that ends once the file "gate" exists.
+NotifyConfig gated_command(const TemporaryDirectory& directory) {
+  return {.command = fmt::format(
+              "while [ ! -e '{0}/gate' ]; do sleep 0.01; done; echo $KINTSUGI_EVENT > '{0}/told'",
+              directory.path().string())};
+}
+
+RunLog opened_log(const TemporaryDirectory& directory, const NotifyConfig& notify) {
+  return RunLog(directory.path(), 10, AttemptClock{0, [] { return 100.0; }}, {}, notify);
+}
+
+TEST(FailedRuns, TheOtherRanksDoNotWaitForASlowCommand) {
+  const TemporaryDirectory directory;
+  RunLog log = opened_log(directory, gated_command(directory));
+  log.status({}, StepRecord{.step = 3}, {}, NAN, "");
+  const std::function<void()> wait = log.fail({.rank = 2, .message = "rank 2: it broke"});
+  EXPECT_FALSE(fs::exists(directory / "told")) << "fail() does not wait for the command";
+  const auto status = nlohmann::json::parse(read_text_file(directory / "status.json"));
+  EXPECT_EQ(status["state"], "failed");
+  EXPECT_EQ(status["rank"], 2);
+  EXPECT_NE(read_text_file(directory / "events.jsonl").find("rank 2: it broke"), std::string::npos);
+  directory.write("gate", "");
+  ASSERT_TRUE(wait);
+  wait();
+  EXPECT_EQ(read_text_file(directory / "told"), "failed\n");
+}
+
+TEST(FailedRuns, AnErrorOfRankZeroAloneDoesNotWaitEither) {
+  const TemporaryDirectory directory;
+  {
+    RunLog log = opened_log(directory, gated_command(directory));
+    log.status({.state = "failed", .exit_code = 1, .shared = false}, {}, {}, NAN, "");
+    EXPECT_FALSE(fs::exists(directory / "told"));
+    directory.write("gate", "");
+  }
+  EXPECT_EQ(read_text_file(directory / "told"), "failed\n") << "the destructor waits";
+}
+
+TEST(FailedRuns, AfterADeliveryNothingIsWaitedFor) {
+  std::function<void()> wait;
+  {
+    const TemporaryDirectory directory;
+    RunLog log = opened_log(directory, {});
+    EXPECT_FALSE(log.fail({.message = "before the first status"}));
+    wait = log.events().delivery();
+  }
+  wait();  // returns, although the log is gone
 }
 
 TEST(NotifyConfig, IsChecked) {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/cpu/cpu_backend.h"
 #include "core/file.h"
 #include "support/captured_log.h"
 #include "support/rank_trainers.h"
@@ -26,6 +27,13 @@ std::vector<ViewerJson> json_lines(const std::filesystem::path& path) {
 std::vector<std::string> names_of_events(const std::filesystem::path& run) {
   std::vector<std::string> names;
   for (const ViewerJson& line : json_lines(run / "events.jsonl")) names.push_back(line["event"]);
+  return names;
+}
+
+std::vector<std::string> node_names(int ranks) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < ranks; ++rank)
+    names.push_back(fmt::format("rack-{:04}.cluster.example", rank / 8));
   return names;
 }
 
@@ -76,6 +84,55 @@ TEST(PipelineJson, NamesTheHalvesOfABackwardAndTheChunks) {
       {.kind = PipelineKind::Interleaved, .stages = 2, .micro_batches = 4, .chunks = 2});
   EXPECT_EQ(chunks["actions"].size(), 2u * 2 * 4 * 2);
   EXPECT_TRUE(pipeline_json({.stages = 1}).is_null());
+}
+
+TEST(PipelineJson, APipelineTooLargeToDrawHasNoActions) {
+  for (const int chunks : {1, 8}) {
+    const PipelineShape shape{
+        .kind = chunks == 1 ? PipelineKind::OneForwardOneBackward : PipelineKind::Interleaved,
+        .stages = 128,
+        .micro_batches = 128,
+        .chunks = chunks};
+    const ViewerJson json = pipeline_json(shape);
+    EXPECT_EQ(json["shown_micro_batches"], 0);
+    EXPECT_TRUE(json["actions"].is_array());
+    EXPECT_TRUE(json["actions"].empty());
+    EXPECT_NEAR(json["bubble"], 127.0 / (128 * chunks + 127), 1e-9) << "of the whole step";
+  }
+}
+
+TEST(PipelineJson, NeverDrawsMoreThanTheLimit) {
+  for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
+                                  PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1})
+    for (const int stages : {2, 3, 16, 64})
+      for (const int chunks : {1, 8}) {
+        if ((kind == PipelineKind::Interleaved) != (chunks > 1)) continue;
+        const ViewerJson json = pipeline_json(
+            {.kind = kind, .stages = stages, .micro_batches = 4 * stages, .chunks = chunks});
+        EXPECT_LE(json["actions"].size(), static_cast<std::size_t>(kMostDrawnActions));
+      }
+}
+
+TEST(LayoutJson, OfManyRanksFitsItsReaders) {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.txt", small_corpus(200));
+  RunConfig config =
+      parse_run_config(small_config(corpus, directory / "run", "steps: 4", ""), "run.yaml");
+  config.layout.schedule = PipelineKind::Interleaved;
+  config.layout.chunks = 8;
+  config.layout.micro_batch = 1;
+  config.batch.global = 128 * 128;
+  const Grid grid{.tp = 1, .cp = 1, .dp = 128, .pp = 128};
+  PlanningAllocator allocator;
+  const Arena arena(allocator);
+  const auto backend = make_cpu_backend(1);
+  const std::string text = layout_json({.config = config,
+                                        .grid = grid,
+                                        .arena = arena,
+                                        .backend = *backend,
+                                        .nodes = node_names(grid.world())});
+  EXPECT_LT(text.size(), 2u << 20) << "readers take 4 MiB";
+  EXPECT_EQ(ViewerJson::parse(text)["node_of_rank"].size(), 16384u);
 }
 
 // ---- memory

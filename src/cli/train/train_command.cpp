@@ -279,11 +279,11 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     if (trainer == nullptr) return job.on_failure({});
     if (energy) trainer->meter_with(*energy);
     job.on_failure([trainer](const RankFailure& failure) {
-      trainer->note_failure({.rank = failure.rank,
-                             .node = failure.node,
-                             .exit_code = failure.exit_code,
-                             .message = failure.text});
       keep_positions(trainer->directory(), failure);
+      return trainer->note_failure({.rank = failure.rank,
+                                    .node = failure.node,
+                                    .exit_code = failure.exit_code,
+                                    .message = failure.text});
     });
   };
   const RunOutcome outcome =

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/yaml_document.h"
+#include "report/runs/public_config.h"
 
 namespace kintsugi {
 namespace {
@@ -43,13 +44,20 @@ void flatten(const YAML::Node& node, const std::string& key, ConfigValues& value
 
 }  // namespace
 
-ConfigValues config_values(const std::string& yaml) {
+ConfigValues all_config_values(const std::string& yaml) {
   ConfigValues values;
   try {
     const YAML::Node root = load_yaml(yaml, "config.yaml");
     if (root.IsMap()) flatten(root, "", values);
   } catch (const UserError&) {  // of another program, or half-written
   }
+  return values;
+}
+
+ConfigValues config_values(const std::string& yaml) {
+  ConfigValues values = all_config_values(yaml);
+  for (auto& [key, value] : values)
+    if (is_hidden_key(key) && value != "null") value = kHiddenValue;
   return values;
 }
 

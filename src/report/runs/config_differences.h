@@ -8,9 +8,11 @@
 namespace kintsugi {
 
 // A configuration as dotted keys: "optimizer.lr", "data.train[0].path". Empty if the text is not
-// YAML. Lists of plain values are one value: "[0.9, 0.95]".
+// YAML. Lists of plain values are one value: "[0.9, 0.95]". Secrets are hidden (public_config.h).
 using ConfigValues = std::map<std::string, std::string>;
 ConfigValues config_values(const std::string& yaml);
+// With the secrets.
+ConfigValues all_config_values(const std::string& yaml);
 
 struct ConfigDifference {
   std::string key;

@@ -8,6 +8,7 @@
 #include "report/runs/config_differences.h"
 #include "report/runs/goodput_timeline.h"
 #include "report/runs/json_members.h"
+#include "report/runs/public_config.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -162,7 +163,7 @@ ViewJson run_json(const SummaryReader& run, SeriesCache& series) {
   series.with(directory, [&](const StepSeries& of) { keys = of.keys(); });
   return {{"summary", to_json(with_energy(run.summary(), history.goodput))},
           {"status", object_in(directory / "status.json")},
-          {"config", config.text},
+          {"config", public_config(config.text)},
           {"goodput",
            {{"categories", categories_json(history.goodput)},
             {"timeline", timeline_json(history.timeline)},

@@ -52,6 +52,9 @@ bool is_jump(double before, double after) {
   return std::abs(after - before) > 0.1 * std::max(after, before);
 }
 
+// Checkpoints do not contain it (to_public_yaml), and the log must not.
+bool is_private(const std::string& key) { return key.starts_with("run.notify."); }
+
 }  // namespace
 
 std::vector<ConfigChange> config_changes(const std::string& before, const RunConfig& after) {
@@ -64,7 +67,8 @@ std::vector<ConfigChange> config_changes(const std::string& before, const RunCon
   }
   std::vector<ConfigChange> changes;
   for (const auto& [key, value] : now)
-    if (const auto old = then.find(key); old != then.end() && old->second != value)
+    if (const auto old = then.find(key);
+        old != then.end() && old->second != value && !is_private(key))
       changes.push_back({key, old->second, value});
   return changes;
 }

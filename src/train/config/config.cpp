@@ -329,6 +329,13 @@ std::string to_yaml(const RunConfig& config) {
   return writer.text();
 }
 
+std::string to_public_yaml(const RunConfig& config) {
+  RunConfig copy = config;
+  copy.run.notify = {};
+  for (RunConfig& stage : copy.stages) stage.run.notify = {};
+  return to_yaml(copy);
+}
+
 std::string to_yaml(const Layout& layout) {
   Layout copy = layout;
   YamlWriter writer;

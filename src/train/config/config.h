@@ -368,6 +368,9 @@ void resolve_tokenizer(RunConfig& config);
 // Writes every key with its resolved value. Reading it back gives the same configuration without
 // the preset or config.json, which are only named in a comment.
 std::string to_yaml(const RunConfig& config);
+// The same without run.notify, whose command or address may contain a secret: for files that are
+// given to others, such as checkpoints and profiles.
+std::string to_public_yaml(const RunConfig& config);
 
 // Serialize a layout to send it from the rank that chose it to the others. Its micro_batch, which
 // is batch.micro, is not included.

@@ -1,6 +1,5 @@
 #include "train/records/layout_file.h"
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,15 +12,15 @@ namespace {
 
 using LayoutJson = nlohmann::ordered_json;
 
-// A pipeline with as many micro-batches as can be drawn. An interleaved one needs a multiple of its
-// stages.
+// A pipeline with as many micro-batches as can be drawn: a multiple of its stages, which an
+// interleaved one needs. None if even one micro-batch per stage would be too much: fewer of them
+// would show only the bubble.
 PipelineShape drawn_shape(const PipelineShape& shape) {
   PipelineShape drawn = shape;
   const int per_micro_batch = 3 * shape.stages * shape.chunks;
-  const int most = std::max(kMostDrawnActions / per_micro_batch, 1);
-  drawn.micro_batches = std::min(shape.micro_batches, most / shape.stages * shape.stages);
-  // Fewer micro-batches than stages would show only the bubble.
-  if (drawn.micro_batches == 0) drawn.micro_batches = std::min(shape.micro_batches, shape.stages);
+  const int most = kMostDrawnActions / per_micro_batch;
+  drawn.micro_batches = shape.micro_batches;
+  if (shape.micro_batches > most) drawn.micro_batches = most / shape.stages * shape.stages;
   return drawn;
 }
 
@@ -107,19 +106,22 @@ LayoutJson allocations_json(const Arena& arena, Side side) {
 LayoutJson pipeline_json(const PipelineShape& shape) {
   if (shape.stages == 1) return nullptr;
   const ActionTimes times{.forward = 1, .backward_input = 1, .backward_weight = 1};
-  const PipelineSchedule drawn = make_pipeline_schedule(drawn_shape(shape));
-  const PipelineTiming timing = simulate_pipeline(drawn, times);
-  const bool whole = drawn.shape.micro_batches == shape.micro_batches;
-  const double bubble =
-      whole ? timing.bubble : simulate_pipeline(make_pipeline_schedule(shape), times).bubble;
-  return {{"schedule", to_string(shape.kind)},
-          {"stages", shape.stages},
-          {"chunks", shape.chunks},
-          {"micro_batches", shape.micro_batches},
-          {"shown_micro_batches", drawn.shape.micro_batches},
-          {"makespan", timing.makespan},
-          {"bubble", bubble},
-          {"actions", actions_json(drawn, timing)}};
+  const PipelineTiming whole = simulate_pipeline(make_pipeline_schedule(shape), times);
+  const PipelineShape drawn = drawn_shape(shape);
+  LayoutJson json = {{"schedule", to_string(shape.kind)},
+                     {"stages", shape.stages},
+                     {"chunks", shape.chunks},
+                     {"micro_batches", shape.micro_batches},
+                     {"shown_micro_batches", drawn.micro_batches},
+                     {"makespan", whole.makespan},
+                     {"bubble", whole.bubble},
+                     {"actions", LayoutJson::array()}};
+  if (drawn.micro_batches == 0) return json;
+  const PipelineSchedule schedule = make_pipeline_schedule(drawn);
+  const PipelineTiming timing = simulate_pipeline(schedule, times);
+  json["makespan"] = timing.makespan;
+  json["actions"] = actions_json(schedule, timing);
+  return json;
 }
 
 std::string layout_json(const LayoutFacts& facts) {

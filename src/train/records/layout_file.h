@@ -13,8 +13,7 @@
 namespace kintsugi {
 
 // What layout.json says of a run, for its viewers. Its size does not depend on the length of the
-// run: at most kMostListed allocations, kMostDrawnActions actions (or as many as micro-batches for
-// each pipeline stage have), and a few bytes per rank.
+// run: at most kMostListed allocations and kMostDrawnActions actions, and a few bytes per rank.
 inline constexpr std::size_t kMostListed = 200;
 inline constexpr int kMostDrawnActions = 4000;
 
@@ -33,7 +32,7 @@ std::string layout_json(const LayoutFacts& facts);
 nlohmann::ordered_json allocations_json(const Arena& arena, Side side);
 // The times of all actions if a forward takes 1 and a backward 2. With many micro-batches the
 // actions and the makespan are those of a step with fewer; the bubble is that of the whole step.
-// null without a pipeline.
+// A pipeline too large to draw has no actions. null without a pipeline.
 nlohmann::ordered_json pipeline_json(const PipelineShape& shape);
 
 }  // namespace kintsugi

@@ -49,6 +49,7 @@ struct Notifier::State {
   std::condition_variable changed;
   std::thread thread;
 
+  bool is_done() const { return queue.empty() && !busy; }
   void push(Notification notification);
   void deliver_all();
   void deliver(const Notification& one);
@@ -99,13 +100,19 @@ void Notifier::finish() noexcept {
   // The one under way and the last one, each by command and webhook. Looking up the name of a host
   // has no limit of its own.
   const std::chrono::duration<double> longest(4 * state_->options.limit_s + 1);
-  const bool done = state_->changed.wait_for(
-      lock, longest, [&] { return state_->queue.empty() && !state_->busy; });
+  const bool done = state_->changed.wait_for(lock, longest, [&] { return state_->is_done(); });
   std::thread thread = std::move(state_->thread);
   state_->abandoned = !done;
   lock.unlock();
   if (!thread.joinable()) return;  // another thread has waited too
   done ? thread.join() : thread.detach();
+}
+
+std::function<void()> Notifier::waiter() const {
+  return [state = state_] {
+    std::unique_lock lock(state->mutex);
+    state->changed.wait(lock, [&] { return state->is_done(); });
+  };
 }
 
 void Notifier::State::deliver_all() {

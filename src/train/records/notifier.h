@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,6 +35,9 @@ class Notifier {
   void send_last(Notification notification) noexcept;
   // Waits until everything is delivered or given up, which the limits bound.
   void finish() noexcept;
+  // A function that waits like finish(), but without a limit. It may be called when the notifier is
+  // gone.
+  std::function<void()> waiter() const;
 
  private:
   struct State;

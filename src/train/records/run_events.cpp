@@ -67,7 +67,6 @@ void RunEvents::end(std::string_view event, std::int64_t step,
     if (is_sent(event)) notifier_.send_last(std::move(one));
   } catch (...) {
   }
-  notifier_.finish();
 }
 
 void RunEvents::begin_steps() noexcept {
@@ -87,6 +86,15 @@ void RunEvents::note_step(std::int64_t step, double seconds) noexcept {
 
 void RunEvents::note_activity() noexcept {
   if (stall_watch_) stall_watch_->note_activity();
+}
+
+RunEvents::LongWork::LongWork(RunEvents* events) {
+  if (events != nullptr && events->stall_watch_) watch_ = &*events->stall_watch_;
+  if (watch_ != nullptr) watch_->begin_long_work();
+}
+
+RunEvents::LongWork::~LongWork() {
+  if (watch_ != nullptr) watch_->end_long_work();
 }
 
 void RunEvents::report_stall(double seconds) {

@@ -25,14 +25,29 @@ class RunEvents {
 
   // "resumed", "checkpoint" or "spike".
   void add(std::string_view event, std::int64_t step, const std::string& message) noexcept;
-  // "finished", "stopped", "diverged" or "failed". Returns when it was delivered, or its time was
-  // over. Only the first one counts.
+  // "finished", "stopped", "diverged" or "failed". Only the first one counts. Returns at once; it
+  // is delivered in another thread.
   void end(std::string_view event, std::int64_t step, const std::string& message) noexcept;
+  // Waits until the last event was delivered or its time was over. The destructor does that too.
+  void wait_for_delivery() noexcept { notifier_.finish(); }
+  // A function that waits for it without a limit, also when this object is gone.
+  std::function<void()> delivery() const { return notifier_.waiter(); }
 
   // Signs of life. Before the first of them nothing can stall.
   void begin_steps() noexcept;
   void note_step(std::int64_t step, double seconds) noexcept;
   void note_activity() noexcept;  // not a step, but the run is alive
+  // StallDetector::begin_long_work() while it exists. nullptr: on a rank without events.
+  class LongWork {
+   public:
+    explicit LongWork(RunEvents* events);
+    ~LongWork();
+    LongWork(const LongWork&) = delete;
+    LongWork& operator=(const LongWork&) = delete;
+
+   private:
+    StallWatch* watch_ = nullptr;
+  };
 
  private:
   bool is_sent(std::string_view event) const;

@@ -8,7 +8,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr double kShortestLimit_s = 300, kFirstStepLimit_s = 1800, kMedianSteps = 20;
+constexpr double kShortestLimit_s = 300, kLongWorkLimit_s = 1800, kMedianSteps = 20;
 constexpr std::size_t kRememberedSteps = 101;
 constexpr double kLongestSleep_s = 5, kShortestSleep_s = 0.01;
 
@@ -29,9 +29,23 @@ void StallDetector::note_activity(double now_s) {
   reported_ = false;
 }
 
+void StallDetector::begin_long_work(double now_s) {
+  note_activity(now_s);
+  ++long_work_;
+}
+
+void StallDetector::end_long_work(double now_s) {
+  note_activity(now_s);
+  --long_work_;
+}
+
 double StallDetector::limit_s() const {
+  return long_work_ > 0 ? std::max(usual_limit_s(), kLongWorkLimit_s) : usual_limit_s();
+}
+
+double StallDetector::usual_limit_s() const {
   if (given_s_) return *given_s_;
-  if (steps_.empty()) return kFirstStepLimit_s;
+  if (steps_.empty()) return kLongWorkLimit_s;
   std::vector<double> sorted(steps_.begin(), steps_.end());
   const auto middle = sorted.begin() + std::ssize(sorted) / 2;
   std::nth_element(sorted.begin(), middle, sorted.end());
@@ -67,6 +81,16 @@ void StallWatch::note_step(double step_s) {
 void StallWatch::note_activity() {
   const std::lock_guard lock(mutex_);
   detector_.note_activity(steady_now_s());
+}
+
+void StallWatch::begin_long_work() {
+  const std::lock_guard lock(mutex_);
+  detector_.begin_long_work(steady_now_s());
+}
+
+void StallWatch::end_long_work() {
+  const std::lock_guard lock(mutex_);
+  detector_.end_long_work(steady_now_s());
 }
 
 void StallWatch::watch() {

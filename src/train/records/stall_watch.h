@@ -17,16 +17,24 @@ class StallDetector {
   StallDetector(std::optional<double> limit_s, double now_s) : given_s_(limit_s), last_s_(now_s) {}
 
   void note_step(double now_s, double step_s);
-  // A validation, a checkpoint or the like began or ended.
+  // A sign of life that is not the end of a step: a micro-batch of a validation, a request of a
+  // task, bytes of a checkpoint.
   void note_activity(double now_s);
+  // Work that has few or no signs of life, such as reading and writing checkpoints: meanwhile the
+  // limit is at least 30 min. Such work may be nested.
+  void begin_long_work(double now_s);
+  void end_long_work(double now_s);
   double limit_s() const;
   // The time since the last sign of life if that is above the limit; once for each stall.
   std::optional<double> stalled_s(double now_s);
 
  private:
+  double usual_limit_s() const;
+
   std::optional<double> given_s_;
   double last_s_;
   bool reported_ = false;
+  int long_work_ = 0;         // how much of it is under way
   std::deque<double> steps_;  // seconds of the last steps
 };
 
@@ -41,6 +49,8 @@ class StallWatch {
 
   void note_step(double step_s);
   void note_activity();
+  void begin_long_work();
+  void end_long_work();
 
  private:
   void watch();
