@@ -114,9 +114,9 @@ RunReport read_run(const fs::path& directory) {
   if (!text.stamp)
     user_error("{} holds no run: it has no status.json; give a run directory (run.dir)",
                directory.string());
-  auto status = parse_untrusted_json(text.text);
-  if (!status || !status->is_object())
-    user_error("{} is damaged: it is not a JSON object", file.string());
+  std::string problem = "it is not a JSON object";
+  auto status = parse_untrusted_json(text.text, &problem);
+  if (!status || !status->is_object()) user_error("{} is damaged: {}", file.string(), problem);
   return {.directory = directory,
           .status = std::move(*status),
           .goodput = read_goodput_history(directory).goodput,
