@@ -102,6 +102,26 @@ TEST(ProfileFile, ForeignEventsAreIgnored) {
   EXPECT_EQ(parse_profile(file.dump(), "test").ranks[0].spans.size(), 6u);
 }
 
+// Deep values would take the stack of the server that shows the file.
+TEST(ProfileFile, DeepValuesAreRefused) {
+  const auto nested = [](int levels) {
+    const auto depth = static_cast<std::size_t>(levels);
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  const std::string text = text_of(written_profile());
+  const auto with = [&](const std::string& member) { return "{" + member + "," + text.substr(1); };
+  EXPECT_EQ(parse_profile(with("\"other\":" + nested(60)), "test").ranks.size(), 2u);
+  for (const char* before : {"\"other\":", "\"otherData\":{\"kintsugi_profile\":"})
+    EXPECT_THROW(parse_profile("{" + std::string(before) + nested(1'000'000), "test"), UserError)
+        << before;
+  try {
+    parse_profile(with("\"other\":" + nested(65)), "steps.json");
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("steps.json is damaged: it is nested more than 64 levels"));
+  }
+}
+
 TEST(ProfileFile, IsRefusedWithItsName) {
   const auto complaint = [](const std::string& text) {
     try {
@@ -121,6 +141,9 @@ TEST(ProfileFile, IsRefusedWithItsName) {
     return complaint(file.dump());
   };
   EXPECT_THAT(changed("/otherData/kintsugi_profile", 2), HasSubstr("another version (2)"));
+  EXPECT_THAT(changed("/otherData/kintsugi_profile", "beta"), HasSubstr("another version (beta)"));
+  EXPECT_THAT(changed("/otherData/kintsugi_profile", {{"a", 1}}),
+              HasSubstr("another version (unknown)"));
   EXPECT_THAT(changed("/otherData/steps", 3), HasSubstr("\"steps\" in otherData is not a list"));
   EXPECT_THAT(changed("/otherData/steps", {1, -2}), HasSubstr("\"steps\""));
   EXPECT_THAT(changed("/otherData/step_seconds", {"a"}), HasSubstr("\"step_seconds\""));
