@@ -164,6 +164,29 @@ TEST_F(Dashboard, ShowsProfiles) {
   EXPECT_EQ(get("/api/run", {{"id", "a"}})["profiles"], json({"steps-1-2.json"}));
 }
 
+TEST_F(Dashboard, ReadsAProfileOnceUntilItChanges) {
+  write_run("a", 5);
+  write("a/profiles/one.json", "{}");
+  write("a/profiles/two.json", "{}");
+  int reads = 0;
+  start({.folders = {}, .profile_json = [&](const fs::path& file) {
+           ++reads;
+           return json{{"file", file.filename().string()}, {"bytes", fs::file_size(file)}}.dump();
+         }});
+  const auto bytes_of = [&](const char* name) {
+    const json reply = get("/api/profile", {{"id", "a"}, {"name", name}});
+    EXPECT_EQ(reply["file"], name);
+    return reply["bytes"];
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(bytes_of("one.json"), 2);
+  EXPECT_EQ(reads, 1);
+  EXPECT_EQ(bytes_of("two.json"), 2);
+  EXPECT_EQ(reads, 2);
+  write("a/profiles/two.json", "{} ");
+  EXPECT_EQ(bytes_of("two.json"), 3);
+  EXPECT_EQ(reads, 3);
+}
+
 TEST_F(Dashboard, NeedsItsToken) {
   write_run("a", 5);
   start({.folders = {}, .token = "secret"});

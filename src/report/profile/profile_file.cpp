@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/gzip.h"
 #include "core/log.h"
+#include "core/units.h"
 #include "report/profile/chrome_trace.h"
 
 namespace kintsugi {
@@ -16,7 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostBytes = std::size_t{2} << 30;
 constexpr double kMostMicroseconds = 1e14;  // three years
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 24;
 constexpr int kMostDepth = 64;  // of nested values; comparing and copying them is recursive
@@ -261,16 +261,16 @@ Profile parse_profile(std::string_view text, const std::string& source) {
   return profile;
 }
 
-Profile read_profile(const std::filesystem::path& path) {
+Profile read_profile(const std::filesystem::path& path, const ProfileLimit& limit) {
   const MappedFile file(path);
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
                                file.bytes().size());
   std::string unpacked;
   if (is_gzip(bytes))
-    unpacked = gunzipped(bytes, kMostBytes, path.string());
-  else if (bytes.size() > kMostBytes)
-    user_error("{} is larger than {} bytes: record fewer steps or ranks", path.string(),
-               kMostBytes);
+    unpacked = gunzipped(bytes, limit.bytes, path.string(), limit.remedy);
+  else if (bytes.size() > limit.bytes)
+    user_error("{} has more than {}: {}", path.string(),
+               format_bytes(static_cast<double>(limit.bytes)), limit.remedy);
   Profile profile = parse_profile(is_gzip(bytes) ? unpacked : bytes, path.string());
   file.check_intact();
   return profile;
