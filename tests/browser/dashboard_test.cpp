@@ -441,6 +441,8 @@ TEST_F(DashboardInBrowser, DrawsLayoutsSamplesAndProfiles) {
 // report.html: the page with its data inside, opened from disk.
 TEST_F(DashboardInBrowser, OpensFromDiskWithItsData) {
   write_run(directory_.path() / "runs/first", {.state = "finished"});
+  fs::create_directories(directory_.path() / "runs/first/profiles");
+  append(directory_.path() / "runs/first/profiles/left-out.json", "{}");
   serve();
   const auto ask = [&](const std::string& path) {
     return nlohmann::json::parse(http_get(server_->port(), "/api/" + path).body);
@@ -464,6 +466,10 @@ TEST_F(DashboardInBrowser, OpensFromDiskWithItsData) {
   EXPECT_NEAR(series["y"][299].get<double>(), loss_of(300, 1), 1e-5);
   EXPECT_TRUE(wait_for("kintsugiPage.framesDrawn > 1"));
   EXPECT_GT(drawn_pixels(), 500);
+  EXPECT_TRUE(
+      wait_for("document.querySelector('#section-profile .profile-note').textContent == 'The "
+               "profile left-out.json is not shown: this report does not contain it.'"));
+  EXPECT_EQ(evaluate("document.getElementById('notice').hidden"), true);
   zoom(0.3, 0.6);
   EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.range[1] < 250"));
   EXPECT_EQ(evaluate("performance.getEntriesByType('resource').filter(e => "
