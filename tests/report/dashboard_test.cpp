@@ -302,6 +302,10 @@ TEST_F(LiveDashboard, SendsWhatChanges) {
   EXPECT_THAT(client.until("event: points\n"), HasSubstr("data: {\"runs\":[{\"id\":\"a\""));
   EXPECT_THAT(client.until("\n\n"), HasSubstr("\"x\":[21,22,23,24,25,26,27,28,29,30]"))
       << "the last rows at once";
+  client.until("event: log\n");
+  EXPECT_THAT(client.until("\n\n"),
+              HasSubstr("{\"id\":\"a\",\"lines\":[\"old line\"],\"replace\":true}"))
+      << "lines may have been written after the client asked for the run";
   write("a/metrics.jsonl", record(31) + record(32), true);
   client.until("event: points\n");
   EXPECT_THAT(client.until("\n\n"), HasSubstr("{\"id\":\"a\",\"keys\":{\"loss\":{\"x\":[31,32],"));

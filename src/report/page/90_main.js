@@ -227,6 +227,7 @@
 
   function listen() {
     if (stream) stream.close();
+    LogPanel.forget();
     stream = source.listen(view.runs, receive, (open) => {
       if (!source.live) return;
       if (open && closed && connectedBefore) resynchronize();
@@ -254,7 +255,7 @@
     else if (kind === 'points')
       curves.append(data);
     else if (kind === 'log')
-      LogPanel.append(data.id, data.lines);
+      LogPanel.receive(data);
     else if (kind === 'reload') {
       curves.store.drop(data.id);
       curves.load(data.id);
