@@ -227,7 +227,13 @@
 
   function listen() {
     if (stream) stream.close();
+    stream = null;
     LogPanel.forget();
+    if (document.hidden && source.live) {
+      closed = connectedBefore = true;  // what is new until then is asked for
+      connection('static', 'paused');
+      return;
+    }
     stream = source.listen(view.runs, receive, (open) => {
       if (!source.live) return;
       if (open && closed && connectedBefore) resynchronize();
@@ -354,6 +360,8 @@
       curves.reload();
       showSelected();
     });
+    // A browser opens six connections to a server at most: those of hidden tabs would leave none.
+    document.addEventListener('visibilitychange', listen);
     const repaint = () => {
       Theme.forget();
       drawCurves();
