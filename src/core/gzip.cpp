@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -59,7 +60,8 @@ std::string gzipped(std::string_view text) {
   return result;
 }
 
-std::string gunzipped(std::string_view bytes, std::size_t limit, std::string_view source) {
+std::string gunzipped(std::string_view bytes, std::size_t limit, std::string_view source,
+                      std::string_view remedy) {
   Inflate inflater;
   z_stream& state = inflater.state;
   std::string result;
@@ -71,7 +73,8 @@ std::string gunzipped(std::string_view bytes, std::size_t limit, std::string_vie
     const int status = inflate(&state, Z_NO_FLUSH);
     const std::size_t unpacked = block.size() - state.avail_out;
     if (unpacked > limit - result.size())
-      user_error("{} has more than {} bytes when unpacked", source, limit);
+      user_error("{} has more than {} when unpacked: {}", source,
+                 format_bytes(static_cast<double>(limit)), remedy);
     result.append(block.data(), unpacked);
     const bool all_given = state.avail_in == 0 && bytes.empty();
     if (status == Z_STREAM_END) {

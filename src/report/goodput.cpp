@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "report/runs/json_members.h"
+
 namespace kintsugi {
 namespace {
 
@@ -17,7 +19,8 @@ using GoodputJson = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 3> kKinds = {"start", "progress", "end"};
 
 constexpr const char* kSinceLaunch = "energy_since_launch";  // in metrics.jsonl
-constexpr double kLargest = 1e15;                            // of times, durations and steps
+constexpr std::size_t kLeastRecordBytes = 20, kMostRecordBytes = 64 << 10;
+constexpr double kLargest = 1e15;  // of times, durations and steps
 
 double number_of(const GoodputJson& json, const char* key, double otherwise = 0) {
   if (!json.contains(key) || !json[key].is_number()) return otherwise;
@@ -201,9 +204,11 @@ std::string to_json_line(const GoodputEvent& event) {
   return json.dump(-1, ' ', false, GoodputJson::error_handler_t::replace);
 }
 
-std::optional<GoodputEvent> parse_goodput_line(const std::string& line) {
-  const GoodputJson json = GoodputJson::parse(line, nullptr, false);
-  if (!json.is_object()) return {};
+std::optional<GoodputEvent> parse_goodput_line(std::string_view line) {
+  if (line.size() < kLeastRecordBytes || line.size() > kMostRecordBytes) return {};
+  const std::optional<GoodputJson> parsed = parse_untrusted_json(line);
+  if (!parsed || !parsed->is_object()) return {};
+  const GoodputJson& json = *parsed;
   const auto kind = std::find(kKinds.begin(), kKinds.end(), text_of_key(json, "event"));
   const std::optional<double> time = optional_number(json, "time_s");
   if (kind == kKinds.end() || !time) return {};

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "energy/energy_totals.h"
@@ -55,7 +56,7 @@ void add_since_launch(nlohmann::ordered_json& record, const ByLevel<SpentEnergy>
 
 std::string to_json_line(const GoodputEvent& event);  // without a line end
 // Nothing if the line is not such a record: a damaged ledger must not prevent a run or a report.
-std::optional<GoodputEvent> parse_goodput_line(const std::string& line);
+std::optional<GoodputEvent> parse_goodput_line(std::string_view line);
 std::vector<GoodputEvent> read_goodput(const std::filesystem::path& file);  // empty: no such file
 
 // What the time of a run, or its energy at one level, was used for: in seconds or joules.

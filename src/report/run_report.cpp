@@ -114,12 +114,14 @@ RunReport read_run(const fs::path& directory) {
   if (!text.stamp)
     user_error("{} holds no run: it has no status.json; give a run directory (run.dir)",
                directory.string());
-  auto status = parse_untrusted_json(text.text);
-  if (!status || !status->is_object())
-    user_error("{} is damaged: it is not a JSON object", file.string());
+  std::string problem = "it is not a JSON object";
+  auto status = parse_untrusted_json(text.text, &problem);
+  if (!status || !status->is_object()) user_error("{} is damaged: {}", file.string(), problem);
+  GoodputHistory history = read_goodput_history(directory);
   return {.directory = directory,
           .status = std::move(*status),
-          .goodput = read_goodput_history(directory).goodput,
+          .goodput = std::move(history.goodput),
+          .goodput_problem = std::move(history.problem),
           .last_steps = last_records(directory / "metrics.jsonl")};
 }
 
@@ -149,6 +151,8 @@ std::string report_text(const RunReport& run) {
   if (std::error_code unknown; fs::exists(run.directory / "tensorboard", unknown))
     text += fmt::format("  charts: tensorboard --logdir {}\n",
                         (run.directory / "tensorboard").string());
+  if (!run.goodput_problem.empty())
+    text += fmt::format("  goodput: unknown, goodput.jsonl {}\n", run.goodput_problem);
   if (run.goodput.attempts().empty()) return text;
   return text + goodput_table(run.goodput) + attempt_lines(run.goodput.attempts());
 }

@@ -14,6 +14,7 @@ struct RunReport {
   std::filesystem::path directory;
   nlohmann::ordered_json status = nlohmann::ordered_json::object();  // status.json
   Goodput goodput = {};
+  std::string goodput_problem = {};                     // why goodput.jsonl was not read
   std::vector<nlohmann::ordered_json> last_steps = {};  // the last records of metrics.jsonl
 };
 

@@ -207,6 +207,27 @@ TEST_F(DashboardInBrowser, ShowsRunsWhileTheyTrain) {
   EXPECT_NEAR(series["y"][309].get<double>(), loss_of(310, 1), 1e-5);
   EXPECT_TRUE(wait_for("document.getElementById('log').textContent.includes('step 310 is done')"));
 
+  // A hidden tab gives its connection back, and catches up when it is shown.
+  const auto show_tab = [&](bool shown) {
+    browser_->script(std::string("Object.defineProperty(document, 'hidden', {configurable: true, "
+                                 "get: () => ") +
+                     (shown ? "false" : "true") +
+                     "}); document.dispatchEvent(new Event('visibilitychange'))");
+  };
+  show_tab(false);
+  EXPECT_EQ(evaluate("kintsugiPage.live"), false);
+  EXPECT_EQ(evaluate("document.getElementById('connection').textContent"), "paused");
+  for (int step = 311; step <= 330; ++step)
+    append(runs / "first/metrics.jsonl", metrics_line(step, 1));
+  append(runs / "first/log.txt", "step 330 is done\n");
+  show_tab(true);
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 330"));
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.length == 330"));
+  EXPECT_TRUE(wait_for("document.getElementById('log').textContent.includes('step 330 is done')"));
+  EXPECT_EQ(evaluate("[...document.querySelectorAll('#log div')].filter(line => "
+                     "line.textContent == 'step 310 is done').length"),
+            1);
+
   // Smoothing: each value is the mean of those before with weights 1, w, w², …
   browser_->script(
       "const slider = document.getElementById('smoothing'); slider.value = 50;"
@@ -217,7 +238,7 @@ TEST_F(DashboardInBrowser, ShowsRunsWhileTheyTrain) {
       evaluate("new URLSearchParams(location.hash.slice(1)).get('smooth')").get<std::string>());
   EXPECT_GT(weight, 0.5);
   series = chart("loss")["series"][0];
-  for (const int at : {0, 1, 9, 309}) {
+  for (const int at : {0, 1, 9, 329}) {
     double sum = 0, weights = 0;
     for (int i = 0; i <= at; ++i) {
       const double power = std::pow(weight, at - i);
@@ -226,13 +247,13 @@ TEST_F(DashboardInBrowser, ShowsRunsWhileTheyTrain) {
     }
     EXPECT_NEAR(series["smooth"][at].get<double>(), sum / weights, 1e-4) << at;
   }
-  EXPECT_NEAR(series["y"][309].get<double>(), loss_of(310, 1), 1e-5) << "the raw curve stays";
+  EXPECT_NEAR(series["y"][329].get<double>(), loss_of(330, 1), 1e-5) << "the raw curve stays";
 
   // Other axes.
   browser_->script("document.querySelector('#axis input[value=tokens]').click()");
-  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 310 * 1024"));
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 330 * 1024"));
   browser_->script("document.querySelector('#axis input[value=step]').click()");
-  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 310"));
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 330"));
   browser_->click("log-y");
   EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.logarithmic"));
 
@@ -258,12 +279,12 @@ TEST_F(DashboardInBrowser, ShowsRunsWhileTheyTrain) {
   const int port = server_->port();
   server_.reset();
   EXPECT_TRUE(wait_for("document.getElementById('connection').dataset.state == 'lost'"));
-  for (int step = 311; step <= 330; ++step)
+  for (int step = 331; step <= 350; ++step)
     append(runs / "first/metrics.jsonl", metrics_line(step, 1));
   start_server("secret", port);
   EXPECT_TRUE(wait_for("document.getElementById('connection').dataset.state == 'live'"));
-  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 330"));
-  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.length == 330"));
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.at(-1) == 350"));
+  EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.series[0].x.length == 350"));
 }
 
 // The server decimates: what travels and what is drawn does not grow with the run.
@@ -441,6 +462,8 @@ TEST_F(DashboardInBrowser, DrawsLayoutsSamplesAndProfiles) {
 // report.html: the page with its data inside, opened from disk.
 TEST_F(DashboardInBrowser, OpensFromDiskWithItsData) {
   write_run(directory_.path() / "runs/first", {.state = "finished"});
+  fs::create_directories(directory_.path() / "runs/first/profiles");
+  append(directory_.path() / "runs/first/profiles/left-out.json", "{}");
   serve();
   const auto ask = [&](const std::string& path) {
     return nlohmann::json::parse(http_get(server_->port(), "/api/" + path).body);
@@ -464,6 +487,10 @@ TEST_F(DashboardInBrowser, OpensFromDiskWithItsData) {
   EXPECT_NEAR(series["y"][299].get<double>(), loss_of(300, 1), 1e-5);
   EXPECT_TRUE(wait_for("kintsugiPage.framesDrawn > 1"));
   EXPECT_GT(drawn_pixels(), 500);
+  EXPECT_TRUE(
+      wait_for("document.querySelector('#section-profile .profile-note').textContent == 'The "
+               "profile left-out.json is not shown: this report does not contain it.'"));
+  EXPECT_EQ(evaluate("document.getElementById('notice').hidden"), true);
   zoom(0.3, 0.6);
   EXPECT_TRUE(wait_for("kintsugiPage.charts.loss.range[1] < 250"));
   EXPECT_EQ(evaluate("performance.getEntriesByType('resource').filter(e => "

@@ -164,6 +164,29 @@ TEST_F(Dashboard, ShowsProfiles) {
   EXPECT_EQ(get("/api/run", {{"id", "a"}})["profiles"], json({"steps-1-2.json"}));
 }
 
+TEST_F(Dashboard, ReadsAProfileOnceUntilItChanges) {
+  write_run("a", 5);
+  write("a/profiles/one.json", "{}");
+  write("a/profiles/two.json", "{}");
+  int reads = 0;
+  start({.folders = {}, .profile_json = [&](const fs::path& file) {
+           ++reads;
+           return json{{"file", file.filename().string()}, {"bytes", fs::file_size(file)}}.dump();
+         }});
+  const auto bytes_of = [&](const char* name) {
+    const json reply = get("/api/profile", {{"id", "a"}, {"name", name}});
+    EXPECT_EQ(reply["file"], name);
+    return reply["bytes"];
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(bytes_of("one.json"), 2);
+  EXPECT_EQ(reads, 1);
+  EXPECT_EQ(bytes_of("two.json"), 2);
+  EXPECT_EQ(reads, 2);
+  write("a/profiles/two.json", "{} ");
+  EXPECT_EQ(bytes_of("two.json"), 3);
+  EXPECT_EQ(reads, 3);
+}
+
 TEST_F(Dashboard, NeedsItsToken) {
   write_run("a", 5);
   start({.folders = {}, .token = "secret"});
@@ -279,6 +302,10 @@ TEST_F(LiveDashboard, SendsWhatChanges) {
   EXPECT_THAT(client.until("event: points\n"), HasSubstr("data: {\"runs\":[{\"id\":\"a\""));
   EXPECT_THAT(client.until("\n\n"), HasSubstr("\"x\":[21,22,23,24,25,26,27,28,29,30]"))
       << "the last rows at once";
+  client.until("event: log\n");
+  EXPECT_THAT(client.until("\n\n"),
+              HasSubstr("{\"id\":\"a\",\"lines\":[\"old line\"],\"replace\":true}"))
+      << "lines may have been written after the client asked for the run";
   write("a/metrics.jsonl", record(31) + record(32), true);
   client.until("event: points\n");
   EXPECT_THAT(client.until("\n\n"), HasSubstr("{\"id\":\"a\",\"keys\":{\"loss\":{\"x\":[31,32],"));

@@ -1,11 +1,14 @@
 // Every second of a run's life is charged once. Hand-made events, with sums by hand.
 #include "report/goodput.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <limits>
 
+#include "report/run_report.h"
+#include "report/runs/goodput_timeline.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
@@ -175,6 +178,26 @@ TEST(Goodput, DamagedLinesAreLeftOut) {
                                        to_json_line(progress(9, 2, 4)) + "\n{\"event\":\"pro");
   EXPECT_EQ(read_goodput(directory / "goodput.jsonl").size(), 2u);
   EXPECT_TRUE(read_goodput(directory / "none").empty());
+}
+
+TEST(Goodput, ALedgerThatIsTooLongIsReported) {
+  const TemporaryDirectory directory;
+  const auto problem_with = [&](const std::string& ledger) {
+    directory.write("goodput.jsonl", ledger);
+    return read_goodput_history(directory.path()).problem;
+  };
+  const std::string first = to_json_line(start(0, 5, 0)) + "\n";
+  EXPECT_EQ(problem_with(first + std::string(8 << 20, '\n')), "") << "empty lines are no records";
+  EXPECT_EQ(read_goodput_history(directory.path()).goodput.attempts().size(), 1u);
+  std::string many = first;
+  for (int i = 0; i < 200'000; ++i) many += "{\"event\":\"progress\",\"time_s\":9}\n";
+  EXPECT_EQ(problem_with(many), "has more than 200000 records");
+  EXPECT_TRUE(read_goodput_history(directory.path()).goodput.attempts().empty());
+  std::filesystem::resize_file(directory / "goodput.jsonl", (64u << 20) + 1);
+  EXPECT_EQ(read_goodput_history(directory.path()).problem, "is larger than 64 MiB");
+  directory.write("status.json", "{}");
+  EXPECT_THAT(report_text(read_run(directory.path())),
+              testing::HasSubstr("goodput: unknown, goodput.jsonl is larger than 64 MiB"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "core/gzip.h"
 #include "report/profile/chrome_trace.h"
+#include "report/profile/profile_output.h"
 #include "support/errors.h"
 #include "support/profile_spans.h"
 #include "support/temporary_directory.h"
@@ -90,6 +91,24 @@ TEST(ProfileFile, MayBeCompressed) {
   EXPECT_THROW(read_profile(directory.path()), UserError);
 }
 
+// Whatever the file is called: 100 MB of spaces are 100 kB when packed.
+TEST(ProfileFile, TheLimitIsOfTheUnpackedBytes) {
+  const TemporaryDirectory directory;
+  const std::string text = text_of(written_profile());
+  directory.write("plain.json", text);
+  directory.write("packed.json", gzipped(text));
+  for (const char* name : {"plain.json", "packed.json"}) {
+    EXPECT_NO_THROW(read_profile(directory / name, {.bytes = text.size()}));
+    EXPECT_THAT(user_error_of([&] {
+                  read_profile(directory / name, {.bytes = text.size() - 1, .remedy = "pack it"});
+                }),
+                testing::AllOf(HasSubstr(name), HasSubstr("has more than"), HasSubstr("pack it")));
+  }
+  directory.write("bomb.json", gzipped(text + std::string(100 << 20, ' ')));
+  EXPECT_THAT(user_error_of([&] { profile_page_json(directory / "bomb.json"); }),
+              HasSubstr("has more than 64 MiB when unpacked: too much for a page"));
+}
+
 TEST(ProfileFile, ForeignEventsAreIgnored) {
   json file = json::parse(text_of(written_profile()));
   for (const char* event :
@@ -100,6 +119,26 @@ TEST(ProfileFile, ForeignEventsAreIgnored) {
         R"({})", R"({"ph":"M","name":"thread_name","pid":3})", R"(17)", R"([{"ph":"X"}])"})
     file["traceEvents"].push_back(json::parse(event));
   EXPECT_EQ(parse_profile(file.dump(), "test").ranks[0].spans.size(), 6u);
+}
+
+// Deep values would take the stack of the server that shows the file.
+TEST(ProfileFile, DeepValuesAreRefused) {
+  const auto nested = [](int levels) {
+    const auto depth = static_cast<std::size_t>(levels);
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  const std::string text = text_of(written_profile());
+  const auto with = [&](const std::string& member) { return "{" + member + "," + text.substr(1); };
+  EXPECT_EQ(parse_profile(with("\"other\":" + nested(60)), "test").ranks.size(), 2u);
+  EXPECT_THROW(
+      parse_profile("{\"otherData\":{\"kintsugi_profile\":" + nested(1'000'000) + "}}", "test"),
+      UserError);
+  try {
+    parse_profile(with("\"other\":" + nested(65)), "steps.json");
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("steps.json is damaged: it is nested more than 64 levels"));
+  }
 }
 
 TEST(ProfileFile, IsRefusedWithItsName) {
@@ -121,6 +160,9 @@ TEST(ProfileFile, IsRefusedWithItsName) {
     return complaint(file.dump());
   };
   EXPECT_THAT(changed("/otherData/kintsugi_profile", 2), HasSubstr("another version (2)"));
+  EXPECT_THAT(changed("/otherData/kintsugi_profile", "beta"), HasSubstr("another version (beta)"));
+  EXPECT_THAT(changed("/otherData/kintsugi_profile", {{"a", 1}}),
+              HasSubstr("another version (unknown)"));
   EXPECT_THAT(changed("/otherData/steps", 3), HasSubstr("\"steps\" in otherData is not a list"));
   EXPECT_THAT(changed("/otherData/steps", {1, -2}), HasSubstr("\"steps\""));
   EXPECT_THAT(changed("/otherData/step_seconds", {"a"}), HasSubstr("\"step_seconds\""));

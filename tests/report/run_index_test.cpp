@@ -161,9 +161,10 @@ TEST_F(RunFolders, SkipsWhatIsNoRun) {
 
   const RunIndex runs = index();
   EXPECT_EQ(ids(runs), (std::vector<std::string>{"foreign/inner", "good"}));
-  EXPECT_EQ(why(runs, "half/status.json"), "is not the status of a run");
+  EXPECT_EQ(why(runs, "half/status.json"), "is not the status of a run: it is not JSON");
   EXPECT_EQ(why(runs, "foreign/status.json"), "is not the status of a run");
-  EXPECT_EQ(why(runs, "deep/status.json"), "is not the status of a run");
+  EXPECT_EQ(why(runs, "deep/status.json"),
+            "is not the status of a run: it is nested more than 64 levels deep");
   EXPECT_NE(why(runs, "huge/status.json").find("is larger than"), std::string::npos);
   EXPECT_EQ(why(runs, "pipe/status.json"), "is a pipe");
   EXPECT_EQ(why(runs, "link/status.json"), "is a symbolic link");

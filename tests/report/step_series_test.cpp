@@ -320,5 +320,21 @@ TEST(JsonMembersTest, RefusesDeepNesting) {
   EXPECT_TRUE(parse_untrusted_json("{\"[[\":[[\"\\\"\"]]}").has_value());
 }
 
+TEST(JsonMembersTest, RefusesObjectsWithVeryManyMembers) {
+  const auto object = [](int members) {
+    std::string text = "{\"a:b\":\":\"";
+    for (int i = 1; i < members; ++i) text += fmt::format(",\"{}\":{{\"x\":0}}", i);
+    return text + "}";
+  };
+  const auto kept = parse_untrusted_json("[" + object(2048) + "," + object(2048) + "]");
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ((*kept)[1].size(), 2048u);
+  std::string problem;
+  EXPECT_FALSE(parse_untrusted_json("[" + object(2049) + "]", &problem).has_value());
+  EXPECT_EQ(problem, "an object has more than 2048 members");
+  EXPECT_FALSE(parse_untrusted_json("{", &problem).has_value());
+  EXPECT_EQ(problem, "it is not JSON");
+}
+
 }  // namespace
 }  // namespace kintsugi

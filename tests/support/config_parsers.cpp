@@ -320,8 +320,12 @@ FileParser profile_file() {
        {spans::step(3, 0, 2), matmul, spans::caused(SpanKind::Kernel, 1, "gemm", 0.2, 0.9),
         spans::communication("pp < 1", 1, 2, "a 1")}}};
   const std::string text = chrome_trace(profile, step_exposures(profile.ranks));
+  // One bracket more or less and it is refused.
+  const std::string deep = std::string(63, '[') + std::string(63, ']');
   return {.name = "profile",
-          .samples = {{{"profile.json", text}}, {{"profile.json", gzipped(text)}}},
+          .samples = {{{"profile.json", text}},
+                      {{"profile.json", gzipped(text)}},
+                      {{"profile.json", "{\"other\":" + deep + "," + text.substr(1)}}},
           .damaged = {},
           .read = [](const fs::path& directory) {
             const ProfileAnalysis analysis =

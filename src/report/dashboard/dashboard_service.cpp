@@ -194,7 +194,17 @@ HttpReply DashboardService::profile(const HttpRequest& request) {
     throw HttpError(404, "unknown_profile", fmt::format("there is no profile {}", printable(name)));
   if (!options_.profile_json)
     throw HttpError(501, "not_available", "this server does not show profiles");
-  return json_text_reply(options_.profile_json(of.directory() / "profiles" / name));
+  return json_text_reply(profile_text(of.directory() / "profiles" / name));
+}
+
+std::string DashboardService::profile_text(const std::filesystem::path& file) {
+  const std::lock_guard lock(profile_mutex_);
+  const std::optional<FileStamp> stamp = stamp_of(file);  // before it is read: it may change
+  if (!stamp || profile_.file != file || profile_.stamp != stamp) {
+    profile_ = {};
+    profile_ = {.file = file, .stamp = stamp, .text = options_.profile_json(file)};
+  }
+  return profile_.text;
 }
 
 HttpReply DashboardService::events(const HttpRequest& request, std::function<bool()> gone) {

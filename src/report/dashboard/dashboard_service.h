@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "http/http_handler.h"
+#include "report/runs/run_file.h"
 #include "report/runs/run_index.h"
 #include "report/runs/series_cache.h"
 
@@ -51,12 +53,21 @@ class DashboardService : public HttpHandler {
   SummaryReader find(const std::string& id);
   std::optional<std::filesystem::path> directory_of(const std::string& id) const;
   std::vector<RunSummary> summaries();
+  std::string profile_text(const std::filesystem::path& file);
 
   DashboardOptions options_;
   mutable std::mutex mutex_;  // guards index_ and looked_
   RunIndex index_;
   Clock::time_point looked_ = {};
   SeriesCache cache_;
+  // The last profile. Reading one takes seconds and hundreds of megabytes: one at a time.
+  struct ProfileText {
+    std::filesystem::path file = {};
+    std::optional<FileStamp> stamp = {};
+    std::string text = {};
+  };
+  std::mutex profile_mutex_;  // guards profile_
+  ProfileText profile_;
 };
 
 }  // namespace kintsugi

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "report/runs/json_members.h"
 #include "report/runs/series_json.h"
@@ -67,7 +68,7 @@ bool DashboardService::LiveEvents::send_runs(const HttpReply::Write& write) {
   return write(event_of("runs", compact_json({{"runs", changed}, {"removed", removed}})));
 }
 
-// Rows that the client may have missed between its first request and now are sent again.
+// Rows and lines that the client may have missed between its first request and now are sent again.
 bool DashboardService::LiveEvents::begin(const std::string& id, const HttpReply::Write& write) {
   const auto directory = service_.directory_of(id);
   if (!directory) return true;
@@ -77,7 +78,15 @@ bool DashboardService::LiveEvents::begin(const std::string& id, const HttpReply:
   run.rewinds = run.series.rewinds();
   if (run.series.rows() > kFirstRows)
     run.sent_step = run.series.step(run.series.rows() - kFirstRows - 1);
-  return send_points(id, followed_.emplace(id, std::move(run)).first->second, write);
+  Followed& followed = followed_.emplace(id, std::move(run)).first->second;
+  return send_points(id, followed, write) && send_last_log_lines(id, followed, write);
+}
+
+bool DashboardService::LiveEvents::send_last_log_lines(const std::string& id, Followed& run,
+                                                       const HttpReply::Write& write) {
+  const std::vector<std::string> lines = std::exchange(run.log.lines, {});
+  if (lines.empty()) return true;
+  return write(event_of("log", compact_json({{"id", id}, {"lines", lines}, {"replace", true}})));
 }
 
 bool DashboardService::LiveEvents::send_news_of(const std::string& id,

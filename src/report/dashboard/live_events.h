@@ -29,6 +29,7 @@ class DashboardService::LiveEvents {
   bool send_runs(const HttpReply::Write& write);
   bool begin(const std::string& id, const HttpReply::Write& write);  // follows a run from now on
   bool send_news_of(const std::string& id, const HttpReply::Write& write);
+  bool send_last_log_lines(const std::string& id, Followed& run, const HttpReply::Write& write);
   bool send_points(const std::string& id, Followed& run, const HttpReply::Write& write);
   bool wait() const;  // false: the stream ends
 

@@ -113,7 +113,9 @@ const Source = (() => {
       return ids.length > 1 ? this.data.compare || null : null;
     }
     async profile(id, name) {
-      return this.member('profile', id)[name];
+      const profile = ((this.data.profile || {})[id] || {})[name];
+      if (profile === undefined) throw new Refused('this report does not contain it', 404);
+      return profile;
     }
     listen() {
       return {close() {}};
@@ -121,7 +123,8 @@ const Source = (() => {
     member(kind, id) {
       const found = (this.data[kind] || {})[id];
       if (found === undefined)
-        throw new Refused('this report does not contain ' + kind + ' of ' + id, 404);
+        throw new Refused(
+            'this report does not contain the ' + kind + ' of ' + (id || 'its run'), 404);
       return found;
     }
   }

@@ -122,6 +122,8 @@ const GoodputPanel = (() => {
       const goodput = run.detail && run.detail.goodput;
       if (!goodput || !goodput.categories || !goodput.categories.length) return [];
       const of = context.runs.length > 1 ? ' of ' + run.name : '';
+      if (goodput.problem)
+        return [wideCard('Goodput' + of, make('p', {text: 'goodput.jsonl ' + goodput.problem}))];
       const made = [];
       if (goodput.timeline && goodput.timeline.length)
         made.push(wideCard('Timeline' + of, ...strip(goodput.timeline)));

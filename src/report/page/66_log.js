@@ -3,7 +3,9 @@
 // The end of the main run's log; new lines are added while it trains.
 const LogPanel = (() => {
   const kMostLines = 2000;
-  let state = null;  // {id, lines, element, filter, count}
+  let state = null;  // {id, lines, element, filter}
+  // id -> lines of the stream. It may be ahead of the reply that the panel is made from.
+  const received = new Map();
 
   function matches(line) {
     return !state.filter.value || line.toLowerCase().includes(state.filter.value.toLowerCase());
@@ -22,8 +24,26 @@ const LogPanel = (() => {
     state.element.replaceChildren(...state.lines.filter(matches).map(lineElement));
     state.element.scrollTop = state.element.scrollHeight;
   }
-  function append(id, lines) {
-    if (!state || state.id !== id || !lines.length) return;
+  // What the last lines of a log add to those that are known; null if the two do not overlap.
+  function newLines(known, last) {
+    for (let at = Math.max(0, known.length - last.length); at < known.length; ++at)
+      if (known.slice(at).every((line, i) => line === last[i]))
+        return last.slice(known.length - at);
+    return null;
+  }
+  function receive({id, lines, replace}) {
+    const known = replace ? [] : received.get(id) || [];
+    received.set(id, [...known, ...lines].slice(-kMostLines));
+    if (!state || state.id !== id) return;
+    const added = replace ? newLines(state.lines, lines) : lines;
+    if (added) {
+      append(added);
+    } else {
+      state.lines = [...lines];
+      show();
+    }
+  }
+  function append(lines) {
     const follow = atEnd();
     state.lines.push(...lines);
     state.element.append(...lines.filter(matches).map(lineElement));
@@ -34,7 +54,7 @@ const LogPanel = (() => {
   function cards(context) {
     const {make, wideCard} = Elements;
     const [main] = context.runs;
-    const lines = (main && main.detail && main.detail.log) || [];
+    const lines = main && (received.get(main.id) || (main.detail && main.detail.log)) || [];
     if (!main || (!lines.length && !context.live)) {
       state = null;
       return [];
@@ -61,5 +81,10 @@ const LogPanel = (() => {
     requestAnimationFrame(show);
     return [card];
   }
-  return {append, cards};
+  return {
+    cards,
+    receive,
+    // Before a new stream: what the last one sent may be old.
+    forget: () => received.clear()
+  };
 })();

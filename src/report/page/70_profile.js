@@ -171,11 +171,24 @@ const ProfilePanel = (() => {
       made.push(card('Communication' + of, generic(communicationRows(profile.communication))));
     return made;
   }
+  // A profile that is being read, or that cannot be shown.
+  function noteOf(run, context) {
+    const {make, wideCard} = Elements;
+    const {name, problem} = run.profile;
+    const text =
+        problem ? `The profile ${name} is not shown: ${problem}.` : `Reading the profile ${name} …`;
+    const of = context.runs.length > 1 ? 'Profile of ' + run.name : null;
+    return wideCard(of, chooser(run, context), make('p', {class: 'profile-note', text}));
+  }
   function cards(context) {
     const withProfile = context.runs.filter((run) => run.profile && run.profile.data);
+    const others = context.runs.filter((run) => run.profile && !run.profile.data);
     const difference =
         withProfile.length > 1 ? ProfileDifference.cards(withProfile[0], withProfile[1]) : [];
-    return [...difference, ...withProfile.flatMap((run) => cardsOf(run, context))];
+    return [
+      ...difference, ...withProfile.flatMap((run) => cardsOf(run, context)),
+      ...others.map((run) => noteOf(run, context))
+    ];
   }
   return {cards, ms};
 })();

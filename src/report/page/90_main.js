@@ -7,7 +7,7 @@
   const source = Source.open();
   const view = ViewState.parse(location.hash);
   const details = new Map();   // id -> reply of /api/run
-  const profiles = new Map();  // id -> {name, data}
+  const profiles = new Map();  // id -> {name, data, problem}
   let comparison = null;
   let stream = null;
   let closed = true;  // the stream to the server is not open
@@ -160,19 +160,32 @@
     if (!detail) return;  // a report without the files of this run
     details.set(id, detail);
     if (detail.summary) list.update([detail.summary]);
-    const names = detail.profiles || [];
-    if (names.length && !profiles.has(id)) await loadProfile(id, names[names.length - 1]);
   }
+  // Draws the profile when it arrives: reading one may take seconds.
   async function loadProfile(id, name) {
-    profiles.set(id, {name, data: null});
+    const loading = {name, data: null, problem: null};
+    profiles.set(id, loading);
     try {
-      profiles.set(id, {name, data: await source.profile(id, name)});
+      loading.data = await source.profile(id, name);
     } catch (error) {
-      fail(error);
+      loading.problem = error.message;
+      if (!(error.status > 0)) {  // no reply: it is asked for again with the next details
+        profiles.delete(id);
+        fail(error);
+      }
+    }
+    const other = profiles.get(id);  // chosen meanwhile
+    if (!other || other === loading) drawSections(['profile']);
+  }
+  // The last profile of each run that is shown.
+  function loadProfiles() {
+    for (const id of view.runs) {
+      const names = (details.get(id) || {}).profiles || [];
+      if (names.length && !profiles.has(id)) loadProfile(id, names[names.length - 1]);
     }
   }
-  async function chooseProfile(id, name) {
-    await loadProfile(id, name);
+  function chooseProfile(id, name) {
+    loadProfile(id, name);
     drawSections(['profile']);
   }
   async function loadComparison() {
@@ -198,6 +211,7 @@
     }
     if (mine !== selection) return;
     drawCurves();
+    loadProfiles();
     drawSections();
     drawSummary();
   }
@@ -213,6 +227,13 @@
 
   function listen() {
     if (stream) stream.close();
+    stream = null;
+    LogPanel.forget();
+    if (document.hidden && source.live) {
+      closed = connectedBefore = true;  // what is new until then is asked for
+      connection('static', 'paused');
+      return;
+    }
     stream = source.listen(view.runs, receive, (open) => {
       if (!source.live) return;
       if (open && closed && connectedBefore) resynchronize();
@@ -240,7 +261,7 @@
     else if (kind === 'points')
       curves.append(data);
     else if (kind === 'log')
-      LogPanel.append(data.id, data.lines);
+      LogPanel.receive(data);
     else if (kind === 'reload') {
       curves.store.drop(data.id);
       curves.load(data.id);
@@ -280,6 +301,7 @@
         (section, i) => view.runs.some(
             (id) =>
                 JSON.stringify(parts(id)[i]) !== JSON.stringify(JSON.parse(before.get(id))[i])));
+    loadProfiles();
     if (changed.length) drawSections(changed);
   }
   // What the live sections show of a run.
@@ -338,6 +360,8 @@
       curves.reload();
       showSelected();
     });
+    // A browser opens six connections to a server at most: those of hidden tabs would leave none.
+    document.addEventListener('visibilitychange', listen);
     const repaint = () => {
       Theme.forget();
       drawCurves();

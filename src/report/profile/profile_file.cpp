@@ -8,6 +8,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/gzip.h"
+#include "core/log.h"
+#include "core/units.h"
 #include "report/profile/chrome_trace.h"
 
 namespace kintsugi {
@@ -15,9 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostBytes = std::size_t{2} << 30;
 constexpr double kMostMicroseconds = 1e14;  // three years
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 24;
+constexpr int kMostDepth = 64;  // of nested values; comparing and copying them is recursive
 
 constexpr SpanKind kSpanKinds[] = {SpanKind::Operation, SpanKind::Kernel,        SpanKind::Memcpy,
                                    SpanKind::Memset,    SpanKind::Communication, SpanKind::Runtime,
@@ -217,12 +219,28 @@ std::vector<RankTrace> ranks_of(const json& other, const std::string& source) {
   return ranks;
 }
 
+std::string version_text(const json& version) {
+  constexpr std::size_t kMostText = 40;
+  if (version.is_number()) return version.dump();
+  if (version.is_string() && version.get_ref<const std::string&>().size() <= kMostText)
+    return printable(version.get<std::string>());
+  return "unknown";
+}
+
+void check_version(const json& version, const std::string& source) {
+  if (!version.is_number_integer() || version != kProfileVersion)
+    user_error("{} is a profile of another version ({}): this program reads version {}", source,
+               version_text(version), kProfileVersion);
+}
+
 }  // namespace
 
 Profile parse_profile(std::string_view text, const std::string& source) {
   EventReader events(source);
   bool in_events = false;
   const auto take = [&](int depth, json::parse_event_t what, json& parsed) {
+    if (depth >= kMostDepth)
+      user_error("{} is damaged: it is nested more than {} levels deep", source, kMostDepth);
     if (what == json::parse_event_t::key && depth == 1) in_events = parsed == "traceEvents";
     if (what != json::parse_event_t::object_end || depth != 2 || !in_events) return true;
     events.add(parsed);
@@ -237,24 +255,22 @@ Profile parse_profile(std::string_view text, const std::string& source) {
   const auto other = root.is_object() ? root.find("otherData") : root.end();
   if (other == root.end() || !other->is_object() || !other->contains("kintsugi_profile"))
     user_error("{} is not a profile: kintsugi train --profile writes them", source);
-  if (const json& version = other->at("kintsugi_profile"); version != kProfileVersion)
-    user_error("{} is a profile of another version ({}): this program reads version {}", source,
-               version.dump(-1, ' ', true, json::error_handler_t::replace), kProfileVersion);
+  check_version(other->at("kintsugi_profile"), source);
   Profile profile{.facts = facts_of(*other, source), .ranks = ranks_of(*other, source)};
   events.give(profile.ranks);
   return profile;
 }
 
-Profile read_profile(const std::filesystem::path& path) {
+Profile read_profile(const std::filesystem::path& path, const ProfileLimit& limit) {
   const MappedFile file(path);
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
                                file.bytes().size());
   std::string unpacked;
   if (is_gzip(bytes))
-    unpacked = gunzipped(bytes, kMostBytes, path.string());
-  else if (bytes.size() > kMostBytes)
-    user_error("{} is larger than {} bytes: record fewer steps or ranks", path.string(),
-               kMostBytes);
+    unpacked = gunzipped(bytes, limit.bytes, path.string(), limit.remedy);
+  else if (bytes.size() > limit.bytes)
+    user_error("{} has more than {}: {}", path.string(),
+               format_bytes(static_cast<double>(limit.bytes)), limit.remedy);
   Profile profile = parse_profile(is_gzip(bytes) ? unpacked : bytes, path.string());
   file.check_intact();
   return profile;

@@ -1,7 +1,5 @@
 #include <map>
 
-#include "core/error.h"
-#include "core/units.h"
 #include "report/profile/profile_file.h"
 #include "report/profile/profile_output.h"
 
@@ -209,15 +207,11 @@ Json diff_json(const ProfileDiff& diff) {
 }
 
 std::string profile_page_json(const std::filesystem::path& path) {
-  // Reading takes about a second and 200 MB per 40 MB of JSON, which gzip makes a tenth.
-  constexpr std::uintmax_t kMostBytes = 64 << 20, kMostCompressed = 6 << 20;
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error) user_error("{} cannot be read: {}", path.string(), error.message());
-  if (bytes > (path.extension() == ".gz" ? kMostCompressed : kMostBytes))
-    user_error("{} has {}, too much for a page: see kintsugi report --profile {}",
-               path.filename().string(), format_bytes(static_cast<double>(bytes)), path.string());
-  return profile_json(analyze(read_profile(path), path.filename().string()))
+  // Reading takes about a second and 200 MB per 40 MB of JSON.
+  const ProfileLimit limit{
+      .bytes = 64 << 20,
+      .remedy = "too much for a page, see kintsugi report --profile " + path.string()};
+  return profile_json(analyze(read_profile(path, limit), path.filename().string()))
       .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

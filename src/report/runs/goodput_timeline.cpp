@@ -1,8 +1,11 @@
 #include "report/runs/goodput_timeline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string_view>
 
 #include "report/runs/run_file.h"
 
@@ -10,7 +13,9 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kMostIntervals = 500, kMostSpans = 4000;
-constexpr std::size_t kMostLedger = 256 << 20, kMetricsEnd = 64 << 10;  // bytes
+// A run adds a record of a few hundred bytes per minute: enough for four months.
+constexpr std::size_t kMostLedger = 64 << 20, kMostRecords = 200'000;
+constexpr std::size_t kMetricsEnd = 64 << 10;  // bytes
 
 using Amount = double GoodputAmounts::*;
 // The order within an interval: a repeated step is done before a new one.
@@ -72,6 +77,26 @@ class TimelineBuilder {
   bool begun_ = false;
 };
 
+struct Ledger {
+  std::vector<GoodputEvent> events = {};
+  std::string problem = {};
+};
+
+// Views of the lines: a hostile file may have as many as bytes.
+Ledger read_ledger(const std::filesystem::path& path) {
+  const FileText file = read_run_file(path, kMostLedger);
+  Ledger ledger{.problem = file.problem};
+  const std::string_view text = file.text;
+  for (std::size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
+    auto event = parse_goodput_line(text.substr(at, end - at));
+    if (!event) continue;
+    if (ledger.events.size() == kMostRecords)
+      return {.problem = fmt::format("has more than {} records", kMostRecords)};
+    ledger.events.push_back(std::move(*event));
+  }
+  return ledger;
+}
+
 }  // namespace
 
 GoodputHistory goodput_history(const std::vector<GoodputEvent>& events, const GoodputEvent& signs) {
@@ -91,13 +116,13 @@ GoodputHistory goodput_history(const std::vector<GoodputEvent>& events, const Go
 }
 
 GoodputHistory read_goodput_history(const std::filesystem::path& run) {
-  std::vector<GoodputEvent> events;
-  for (const std::string& line :
-       complete_lines(read_run_file(run / "goodput.jsonl", kMostLedger).text))
-    if (auto event = parse_goodput_line(line)) events.push_back(std::move(*event));
+  const Ledger ledger = read_ledger(run / "goodput.jsonl");
   const std::filesystem::path metrics = run / "metrics.jsonl";
   const FileTail tail = read_tail(metrics, kMetricsEnd);
-  return goodput_history(events, signs_of(metrics, tail.lines.empty() ? "" : tail.lines.back()));
+  GoodputHistory history = goodput_history(
+      ledger.events, signs_of(metrics, tail.lines.empty() ? "" : tail.lines.back()));
+  history.problem = ledger.problem;
+  return history;
 }
 
 }  // namespace kintsugi

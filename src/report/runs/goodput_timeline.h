@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "report/goodput.h"
@@ -21,10 +22,11 @@ struct TimelineSpan {
 struct GoodputHistory {
   Goodput goodput = {};
   std::vector<TimelineSpan> timeline = {};
+  std::string problem = {};  // why goodput.jsonl was not read: "is larger than 64 MiB"
 };
 // `signs`: what metrics.jsonl says after the last event (signs_of).
 GoodputHistory goodput_history(const std::vector<GoodputEvent>& events, const GoodputEvent& signs);
-// Of a run directory.
+// Of a run directory. A ledger that is too long is not read: its end alone would give wrong sums.
 GoodputHistory read_goodput_history(const std::filesystem::path& run);
 
 }  // namespace kintsugi

@@ -1,15 +1,23 @@
 #include "report/runs/json_members.h"
 
+#include <fmt/format.h>
+
+#include <array>
 #include <charconv>
 #include <cstdlib>
 
 namespace kintsugi {
 namespace {
 
-constexpr int kMostDepth = 64;
+constexpr std::size_t kMostDepth = 64;
 
-bool is_shallow(std::string_view text) {
-  int depth = 0;
+// An ordered_json searches its members one after the other whenever one is added.
+constexpr std::size_t kMostMembers = 2048;
+
+// Why parsing the text would take too much stack or time; empty if it would not.
+std::string excess_of(std::string_view text) {
+  std::array<std::size_t, kMostDepth + 1> members = {};  // of the open values, by depth
+  std::size_t depth = 0;
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -19,12 +27,16 @@ bool is_shallow(std::string_view text) {
     } else if (c == '"') {
       quoted = true;
     } else if (c == '{' || c == '[') {
-      if (++depth > kMostDepth) return false;
+      if (++depth > kMostDepth)
+        return fmt::format("it is nested more than {} levels deep", kMostDepth);
+      members[depth] = 0;
     } else if (c == '}' || c == ']') {
-      --depth;
+      if (depth > 0) --depth;
+    } else if (c == ':' && ++members[depth] > kMostMembers) {
+      return fmt::format("an object has more than {} members", kMostMembers);
     }
   }
-  return true;
+  return {};
 }
 
 }  // namespace
@@ -128,11 +140,14 @@ bool JsonMembers::next(JsonMember& member) {
   return take_string(member.key) && take(':') && take_value(member);
 }
 
-std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text) {
-  if (!is_shallow(text)) return {};
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (json.is_discarded()) return {};
-  return json;
+std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text,
+                                                           std::string* problem) {
+  std::string excess = excess_of(text);
+  nlohmann::ordered_json json(nlohmann::ordered_json::value_t::discarded);
+  if (excess.empty()) json = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (!json.is_discarded()) return json;
+  if (problem != nullptr) *problem = excess.empty() ? "it is not JSON" : std::move(excess);
+  return {};
 }
 
 std::string compact_json(const nlohmann::ordered_json& json) {

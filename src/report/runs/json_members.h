@@ -39,9 +39,11 @@ class JsonMembers {
   bool begun_ = false, complete_ = false;
 };
 
-// Parses a text of unknown origin. Nothing if it is damaged or nested more than 64 levels deep: a
-// value that is nested deeply takes as many stack frames to write.
-std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text);
+// Parses a text of unknown origin. Nothing if it is damaged, is nested more than 64 levels deep (a
+// value that is nested deeply takes as many stack frames to write) or has an object with more than
+// 2,048 members (the time to add one grows with their number); `problem` then says which.
+std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text,
+                                                           std::string* problem = nullptr);
 
 // One line; invalid UTF-8 is replaced.
 std::string compact_json(const nlohmann::ordered_json& json);

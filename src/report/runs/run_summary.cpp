@@ -138,11 +138,13 @@ std::string SummaryReader::read_small(File& file) {
 
 void SummaryReader::read_status() {
   const std::string text = read_small(status_);
-  const auto json = parse_untrusted_json(text);
+  std::string problem;
+  const auto json = parse_untrusted_json(text, &problem);
   has_status_ = json && json->is_object() && !text_in(*json, "state").empty();
   if (!has_status_) {
     claimed_state_.clear();
-    if (status_.problem.empty() && status_.stamp) status_.problem = "is not the status of a run";
+    if (status_.problem.empty() && status_.stamp)
+      status_.problem = "is not the status of a run" + (json ? "" : ": " + problem);
     return;
   }
   claimed_state_ = text_in(*json, "state");
