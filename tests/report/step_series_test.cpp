@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "report/runs/json_members.h"
@@ -312,6 +313,43 @@ TEST_F(StepSeriesFile, TheCacheDropsWhatWasNotUsed) {
   for (const char* run : {"a", "b", "a", "c", "d", "a"}) use(run);
   EXPECT_LE(cache.memory_bytes(), limit);
   EXPECT_GE(cache.memory_bytes(), alone.memory_bytes() * 5 / 2) << "a, c and d";
+}
+
+TEST_F(StepSeriesFile, ASlowRunDoesNotBlockOthers) {
+  for (const char* run : {"slow", "other"}) {
+    fs::create_directory(directory_ / run);
+    std::ofstream(directory_ / run / "metrics.jsonl") << series_line(1);
+  }
+  SeriesCache cache;
+  std::future<void> other;
+  cache.with(directory_ / "slow", [&](const StepSeries&) {
+    other = std::async(std::launch::async, [&] {
+      cache.with(directory_ / "other", [](const StepSeries& of) { EXPECT_EQ(of.rows(), 1u); });
+    });
+    // A cache with one lock waits here until the time is over, and fails.
+    EXPECT_EQ(other.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  });
+}
+
+TEST_F(StepSeriesFile, TheCacheServesManyThreads) {
+  for (const char* run : {"a", "b", "c", "d", "e"}) {
+    fs::create_directory(directory_ / run);
+    std::ofstream file(directory_ / run / "metrics.jsonl");
+    for (int step = 1; step <= 500; ++step) file << series_line(step);
+  }
+  StepSeries alone(directory_ / "a" / "metrics.jsonl");
+  alone.update();
+  const std::size_t limit = alone.memory_bytes() * 7 / 2;
+  SeriesCache cache(limit);
+  std::vector<std::future<void>> threads;
+  for (int thread = 0; thread < 8; ++thread)
+    threads.push_back(std::async(std::launch::async, [&, thread] {
+      for (int i = 0; i < 50; ++i)
+        cache.with(directory_ / std::string(1, static_cast<char>('a' + (thread + i) % 5)),
+                   [](const StepSeries& of) { EXPECT_EQ(of.rows(), 500u); });
+    }));
+  for (std::future<void>& thread : threads) thread.get();
+  EXPECT_LE(cache.memory_bytes(), limit);
 }
 
 TEST(JsonMembersTest, RefusesDeepNesting) {

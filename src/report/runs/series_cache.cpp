@@ -1,21 +1,47 @@
 #include "report/runs/series_cache.h"
 
-#include <algorithm>
-
 namespace kintsugi {
 
 void SeriesCache::with(const std::filesystem::path& run,
                        const std::function<void(const StepSeries&)>& use) {
+  const std::shared_ptr<Entry> entry = entry_of(run);  // may be dropped meanwhile
+  const std::lock_guard lock(entry->mutex);
+  read(*entry);
+  {
+    const std::lock_guard all(mutex_);
+    entry->bytes = entry->series.memory_bytes();
+    drop_others(*entry);
+  }
+  use(entry->series);
+}
+
+std::shared_ptr<SeriesCache::Entry> SeriesCache::entry_of(const std::filesystem::path& run) {
   const std::lock_guard lock(mutex_);
-  const auto found =
-      entries_.try_emplace(run, Entry{StepSeries(run / "metrics.jsonl", most_bytes_ / 3)}).first;
-  found->second.used = ++calls_;
-  found->second.series.update();
-  while (entries_.size() > 1 && all_bytes() > most_bytes_)
-    entries_.erase(std::min_element(
-        entries_.begin(), entries_.end(),
-        [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
-  use(found->second.series);
+  std::shared_ptr<Entry>& entry = entries_[run];
+  if (!entry) entry = std::make_shared<Entry>(StepSeries(run / "metrics.jsonl", most_bytes_ / 3));
+  entry->used = ++calls_;
+  return entry;
+}
+
+void SeriesCache::read(Entry& entry) {
+  readers_.acquire();
+  struct Release {
+    std::counting_semaphore<3>& readers;
+    ~Release() { readers.release(); }
+  } const release{readers_};
+  entry.series.update();
+}
+
+void SeriesCache::drop_others(const Entry& kept) {
+  while (all_bytes() > most_bytes_) {
+    auto oldest = entries_.end();
+    for (auto one = entries_.begin(); one != entries_.end(); ++one)
+      if (one->second.get() != &kept &&
+          (oldest == entries_.end() || one->second->used < oldest->second->used))
+        oldest = one;
+    if (oldest == entries_.end()) return;
+    entries_.erase(oldest);
+  }
 }
 
 std::size_t SeriesCache::memory_bytes() const {
@@ -25,7 +51,7 @@ std::size_t SeriesCache::memory_bytes() const {
 
 std::size_t SeriesCache::all_bytes() const {
   std::size_t bytes = 0;
-  for (const auto& [run, entry] : entries_) bytes += entry.series.memory_bytes();
+  for (const auto& [run, entry] : entries_) bytes += entry->bytes;
   return bytes;
 }
 

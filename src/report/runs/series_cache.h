@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <semaphore>
+#include <utility>
 
 #include "report/runs/step_series.h"
 
@@ -13,27 +15,37 @@ namespace kintsugi {
 
 // The series of the runs that are looked at, within a limit of memory: those that were not used for
 // the longest time are dropped, and read again when they are needed. A series takes at most a
-// third. Thread-safe; one thread reads at a time, so that the limit holds.
+// third. Thread-safe: a large file does not keep the readers of other runs waiting. Three files are
+// read at a time, so that those being read take no more than the limit again.
 class SeriesCache {
  public:
   static constexpr std::size_t kMostBytes = 3 * StepSeries::kMostBytes;
   explicit SeriesCache(std::size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
-  // Reads what is new in RUN/metrics.jsonl and calls `use`.
+  // Reads what is new in RUN/metrics.jsonl and calls `use`, for one thread per run at a time.
   void with(const std::filesystem::path& run, const std::function<void(const StepSeries&)>& use);
   std::size_t memory_bytes() const;
 
  private:
+  // The mutex of an entry is locked before that of the cache.
   struct Entry {
+    explicit Entry(StepSeries of) : series(std::move(of)) {}
+    std::mutex mutex;  // guards series
     StepSeries series;
+    // Guarded by the mutex of the cache.
+    std::size_t bytes = 0;   // of the series when it was last read
     std::uint64_t used = 0;  // when, as a number of calls
   };
+  std::shared_ptr<Entry> entry_of(const std::filesystem::path& run);
+  void read(Entry& entry);
+  void drop_others(const Entry& kept);  // until the limit holds
   std::size_t all_bytes() const;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards calls_ and entries_
   std::size_t most_bytes_;
   std::uint64_t calls_ = 0;
-  std::map<std::filesystem::path, Entry> entries_;
+  std::map<std::filesystem::path, std::shared_ptr<Entry>> entries_;
+  std::counting_semaphore<3> readers_{3};
 };
 
 }  // namespace kintsugi
