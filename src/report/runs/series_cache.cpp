@@ -26,7 +26,7 @@ std::shared_ptr<SeriesCache::Entry> SeriesCache::entry_of(const std::filesystem:
 void SeriesCache::read(Entry& entry) {
   readers_.acquire();
   struct Release {
-    std::counting_semaphore<3>& readers;
+    std::counting_semaphore<2>& readers;
     ~Release() { readers.release(); }
   } const release{readers_};
   entry.series.update();

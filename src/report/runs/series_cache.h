@@ -15,8 +15,8 @@ namespace kintsugi {
 
 // The series of the runs that are looked at, within a limit of memory: those that were not used for
 // the longest time are dropped, and read again when they are needed. A series takes at most a
-// third. Thread-safe: a large file does not keep the readers of other runs waiting. Three files are
-// read at a time, so that those being read take no more than the limit again.
+// third. Thread-safe: a large file does not keep the readers of other runs waiting. Two files are
+// read at a time, so that those being read take no more than two thirds of the limit in addition.
 class SeriesCache {
  public:
   static constexpr std::size_t kMostBytes = 3 * StepSeries::kMostBytes;
@@ -45,7 +45,7 @@ class SeriesCache {
   std::size_t most_bytes_;
   std::uint64_t calls_ = 0;
   std::map<std::filesystem::path, std::shared_ptr<Entry>> entries_;
-  std::counting_semaphore<3> readers_{3};
+  std::counting_semaphore<2> readers_{2};
 };
 
 }  // namespace kintsugi

@@ -40,7 +40,7 @@ struct PointRange {
 // "straggler.ratio", and "j_per_token".
 class StepSeries {
  public:
-  static constexpr std::size_t kMostBytes = 128 << 20;
+  static constexpr std::size_t kMostBytes = 96 << 20;
 
   // Of more rows than fit into `most_bytes`, the means of n neighbours each are kept.
   explicit StepSeries(std::filesystem::path file, std::size_t most_bytes = kMostBytes);
