@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "report/runs/config_differences.h"
 #include "train/config/config.h"
 
@@ -11,12 +13,11 @@ namespace {
 
 constexpr const char* kSecretConfig =
     "data: {train: [{path: a.txt}]}\n"
-    "tokenizer: {kind: bytes}\n"
-    "model: {preset: gpt2-small}\n"
+    "model: {preset: llama-tiny}\n"
     "run:\n"
     "  dir: runs/a\n"
     "  notify:\n"
-    "    command: \"curl -H 'token: s3cret' \\n -d @- https://a\"\n"
+    "    command: \"curl -H 'token: s3cret' -d @- https://a\"\n"
     "    webhook: http://hooks.example/s3cret\n"
     "    on: [failed]\n";
 

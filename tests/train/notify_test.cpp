@@ -304,7 +304,7 @@ TEST(NotifiedRuns, ADivergedRunIsReported) {
 }
 
 TEST(NotifiedRuns, CheckpointsDoNotContainTheCommand) {
-  NotifiedRun run("{command: 'true s3cret'}", "steps: 2, checkpoint_every: 2");
+  NotifiedRun run("{command: 'true s3cret'}", "steps: 4, checkpoint_every: 4");
   run_training(run.config);
   EXPECT_NE(read_text_file(run.directory / "run" / "config.yaml").find("s3cret"),
             std::string::npos);
@@ -316,7 +316,7 @@ TEST(NotifiedRuns, CheckpointsDoNotContainTheCommand) {
     EXPECT_EQ(read_text_file(entry.path()).find("s3cret"), std::string::npos) << entry.path();
   }
   EXPECT_GT(files, 3u);
-  run.config.replace(run.config.find("steps: 2"), 8, "steps: 4");
+  run.config.replace(run.config.find("steps: 4"), 8, "steps: 6");
   EXPECT_EQ(run_training(run.config), RunOutcome::Finished) << "it continues";
   const std::string log = read_text_file(run.directory / "run" / "log.txt");
   EXPECT_NE(log.find("changed: train.steps"), std::string::npos) << log;
