@@ -155,6 +155,12 @@ class Chart {
         .filter(({index}) => index >= 0);
   }
 
+  // A null is a value that is not finite.
+  textOf(curve, index) {
+    const value = curve.smooth[index];
+    return value === null ? 'nan' : this.definition.format(value);
+  }
+
   buildLegend() {
     const {make} = Elements;
     this.legendValues = this.curves.map((curve) => {
@@ -177,7 +183,7 @@ class Chart {
   updateLegend(hover) {
     for (const {curve, value} of this.legendValues || []) {
       const index = hover === null ? curve.x.length - 1 : Curve.nearest(curve.x, hover);
-      const text = index < 0 ? '' : this.definition.format(curve.smooth[index]);
+      const text = index < 0 ? '' : this.textOf(curve, index);
       if (value.textContent !== text) value.textContent = text;
     }
   }

@@ -7,7 +7,7 @@ const ComparePanel = (() => {
     ['model', (run) => run.model || Format.kUnknown],
     ['step', (run) => Format.count(run.step), 'step'],
     ['tokens', (run) => Format.tokens(run.tokens), 'tokens'],
-    ['loss', (run) => Format.number(run.loss), 'loss', -1],
+    ['loss', RunsList.lossOf, 'loss', -1],
     ['validation loss', (run) => Format.number(run.valid_loss), 'valid_loss', -1],
     ['tokens/s', (run) => Format.si(run.tokens_per_s), 'tokens_per_s', 1],
     ['MFU', (run) => Format.percent(run.mfu), 'mfu', 1],
