@@ -3,18 +3,15 @@
 // Which curves share a panel, and how their values are written.
 const ChartList = (() => {
   const plain = (value) => Format.number(value);
-  const siMark = (value) => Format.si(value);
-  const rate = {mark: siMark, format: (value) => Format.si(value)};
-  const time = {mark: (value) => Format.seconds(value), format: (value) => Format.seconds(value)};
-  const share = {
-    mark: (value) => Format.percent(value),
-    format: (value) => Format.percent(value, 4)
-  };
-  const size = {mark: Format.bytes, format: Format.bytes};
-  const energy = {mark: (value) => Format.si(value), format: (value) => Format.si(value)};
+  const siMark = (value, digits) => Format.si(value, '', digits);
+  const rate = {format: (value) => Format.si(value)};
+  const time = {mark: Format.seconds, format: (value) => Format.seconds(value)};
+  const share = {mark: Format.percent, format: (value) => Format.percent(value, 4)};
+  const size = {mark: Format.bytes, format: (value) => Format.bytes(value), binary: true};
 
   // keys: these, in this order; match: all keys of this form, the first group is the curve's name;
-  // noisy: smoothed by the slider; marks: few points, drawn as dots.
+  // noisy: smoothed by the slider; mark(value, digits): texts of the y axis; binary: its steps are
+  // powers of two; format: a value beside a curve's name.
   const kCharts = [
     {
       id: 'loss',
@@ -88,9 +85,9 @@ const ChartList = (() => {
       unit: 'J',
       keys: ['energy_j', 'energy_gpu_j', 'energy_node_j'],
       noisy: true,
-      ...energy
+      ...rate
     },
-    {id: 'power', title: 'Power', unit: 'W, all nodes', keys: ['power_w'], noisy: true, ...energy},
+    {id: 'power', title: 'Power', unit: 'W, all nodes', keys: ['power_w'], noisy: true, ...rate},
     {
       id: 'rewards',
       title: 'Rewards',
@@ -126,7 +123,7 @@ const ChartList = (() => {
     return [...listed, ...matched.sort((a, b) => (a.label < b.label ? -1 : 1))];
   }
   function complete(chart, curves) {
-    return {mark: plain, format: plain, ...chart, curves};
+    return {mark: siMark, format: plain, ...chart, curves};
   }
   // A panel for a key that no other panel shows: results of evaluations, and keys of newer
   // programs.
