@@ -170,7 +170,7 @@ class Chart {
       const entry = make(
           'button', {
             type: 'button',
-            title: 'Show or hide ' + curve.label,
+            title: `Show or hide ${curve.label} (${curve.key})`,
             'aria-pressed': String(!this.hidden.has(curve.label)),
             onclick: () => this.toggle(curve.label),
           },

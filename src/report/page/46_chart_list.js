@@ -11,7 +11,8 @@ const ChartList = (() => {
 
   // keys: these, in this order; match: all keys of this form, the first group is the curve's name;
   // noisy: smoothed by the slider; mark(value, digits): texts of the y axis; binary: its steps are
-  // powers of two; format: a value beside a curve's name.
+  // powers of two; format: a value beside a curve's name; leftOut: not shown while all points have
+  // this value.
   const kCharts = [
     {
       id: 'loss',
@@ -48,6 +49,7 @@ const ChartList = (() => {
       keys: ['grad_norm'],
       noisy: true
     },
+    {id: 'loss_scale', title: 'Loss scale', keys: ['loss_scale'], leftOut: 1},
     {
       id: 'tokens_per_s',
       title: 'Speed',
@@ -112,9 +114,40 @@ const ChartList = (() => {
   ];
   const kNoCurves = new Set(['step', 'seq', 'tokens', 'targets', 'time_s', 'stage', 'comm_busy_s']);
 
+  // What curves are called beside their panel.
+  const kLabels = {
+    valid_loss: 'validation loss',
+    valid_bits_per_byte: 'validation bits per byte',
+    valid_accuracy: 'accuracy',
+    valid_macro_f1: 'macro F1',
+    valid_micro_f1: 'micro F1',
+    valid_reward_accuracy: 'reward accuracy',
+    lr: 'learning rate',
+    grad_norm: 'gradient norm',
+    loss_scale: 'loss scale',
+    tokens_per_s: 'tokens/s',
+    mfu: 'MFU',
+    mfu_full_attention: 'MFU with full attention',
+    step_time_s: 'step time',
+    data_wait_s: 'data wait',
+    comm_wait_s: 'communication wait',
+    j_per_token: 'energy per token',
+    energy_j: 'energy',
+    energy_gpu_j: 'all GPUs',
+    energy_node_j: 'whole nodes',
+    power_w: 'power',
+    reward_chosen: 'chosen',
+    reward_rejected: 'rejected',
+    reward_margin: 'margin',
+    memory_bytes: 'memory',
+    comm_bytes: 'bytes sent',
+  };
+  const labelOf = (key) => kLabels[key] || key.replace(/^eval\./, '');
+
   function keysOf(chart, available) {
-    const listed =
-        (chart.keys || []).filter((key) => available.has(key)).map((key) => ({key, label: key}));
+    const listed = (chart.keys || [])
+                       .filter((key) => available.has(key))
+                       .map((key) => ({key, label: labelOf(key)}));
     const matched = chart.match ? [...available]
                                       .map((key) => ({key, found: chart.match.exec(key)}))
                                       .filter(({found}) => found)
@@ -143,10 +176,16 @@ const ChartList = (() => {
       panels.push(complete(chart, curves));
     }
     for (const key of [...left].sort())
-      panels.push(complete({keys: [key], ...own(key)}, [{key, label: key.replace(/^eval\./, '')}]));
+      panels.push(complete({keys: [key], ...own(key)}, [{key, label: labelOf(key)}]));
     return panels;
+  }
+  function isLeftOut({leftOut}, curves) {
+    if (leftOut === undefined) return false;
+    return curves.every(
+        (curve) => [curve.y, curve.low || [], curve.high || []].every(
+            (values) => values.every((value) => value === leftOut)));
   }
   const isNoisy = (chart, key) =>
       (Array.isArray(chart.noisy) ? chart.noisy.includes(key) : Boolean(chart.noisy));
-  return {forKeys, isNoisy};
+  return {forKeys, isLeftOut, isNoisy};
 })();

@@ -125,7 +125,9 @@ class Curves {
                                                   points.y,
         });
       }));
-      this.charts.get(panel.id).setCurves(curves, this.eventsOf(panel));
+      const chart = this.charts.get(panel.id);
+      chart.element.hidden = ChartList.isLeftOut(panel, curves);
+      chart.setCurves(curves, this.eventsOf(panel));
     }
   }
   eventsOf(panel) {
