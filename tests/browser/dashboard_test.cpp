@@ -459,6 +459,41 @@ TEST_F(DashboardInBrowser, DrawsLayoutsSamplesAndProfiles) {
   EXPECT_TRUE(wait_for("document.querySelectorAll('.pipeline .action').length == 4"));
 }
 
+// Runs of the same name, a loss that is not finite, and addresses.
+TEST_F(DashboardInBrowser, TellsRunsApartAndMarksALossThatIsNotFinite) {
+  const fs::path runs = directory_.path() / "runs";
+  write_run(runs / "small/a", {});
+  write_run(runs / "large/a", {.offset = 2});
+  write_run(runs / "b,c", {.steps = 5});
+  append(runs / "b,c/metrics.jsonl",
+         R"({"step": 6, "tokens": 6144, "loss": null, "lr": 1000000, "loss_scale": 1})"
+         "\n");
+  serve();
+  // A link with a list of runs, whose commas and slashes are escaped twice.
+  browser_->open(address() + "#runs=b%252Cc%2Csmall%252Fa");
+  ASSERT_TRUE(wait_for_runs("b,c,small/a"));
+  EXPECT_EQ(evaluate("location.hash"), "#run=b%2Cc&run=small%2Fa");
+  EXPECT_EQ(evaluate("[...document.querySelectorAll('.run .name')].map(n => "
+                     "n.textContent).sort().join(' ')"),
+            "b,c large/a small/a");
+  EXPECT_EQ(evaluate("kintsugiPage.charts.loss.series[1].label"), "small/a");
+
+  const std::string row = "document.querySelector('[data-run=\"b,c\"]')";
+  EXPECT_EQ(evaluate(row + ".querySelector('.message').textContent"), "loss is not finite");
+  EXPECT_EQ(evaluate(row + ".querySelector('.figures b').textContent"), "nan");
+  EXPECT_EQ(evaluate("document.querySelector('.figure .value.worse').textContent"), "nan");
+  EXPECT_EQ(evaluate("document.querySelectorAll('.run .worse').length"), 1);
+
+  // A loss scale of 1 is not shown, another one is.
+  ASSERT_TRUE(wait_for("document.querySelector('[data-chart=loss_scale]')"));
+  EXPECT_TRUE(wait_for("document.querySelector('[data-chart=loss_scale]').hidden"));
+  append(runs / "b,c/metrics.jsonl",
+         R"({"step": 7, "tokens": 7168, "loss": 2, "lr": 1000000, "loss_scale": 2})"
+         "\n");
+  EXPECT_TRUE(wait_for("!document.querySelector('[data-chart=loss_scale]').hidden"));
+  EXPECT_TRUE(wait_for(row + ".querySelector('.message').hidden"));
+}
+
 // report.html: the page with its data inside, opened from disk.
 TEST_F(DashboardInBrowser, OpensFromDiskWithItsData) {
   write_run(directory_.path() / "runs/first", {.state = "finished"});

@@ -11,7 +11,9 @@ const Format = (() => {
     if (value === 0) return '0';
     const size = Math.abs(value);
     if (size >= 1e7 || size < 1e-4)
-      return value.toExponential(Math.max(0, digits - 2)).replace('e+', 'e');
+      return Number(value.toExponential(Math.max(0, digits - 2)))
+          .toExponential()
+          .replace('e+', 'e');
     if (size >= 1000) return count(value);
     return String(Number(value.toPrecision(digits)));
   }
@@ -20,21 +22,23 @@ const Format = (() => {
     return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ',');
   }
   // 1.23 M, 45.6 k.
-  function si(value, unit = '') {
+  function si(value, unit = '', digits = 3) {
     if (!known(value)) return kUnknown;
+    if (Math.abs(value) >= 1e21) return withUnit(number(value, digits), unit);
     const names = ['', 'k', 'M', 'G', 'T', 'P', 'E'];
     let scaled = value, at = 0;
     while (Math.abs(scaled) >= 999.5 && at + 1 < names.length) {
       scaled /= 1000;
       ++at;
     }
-    if (at === 0 && Math.abs(scaled) < 1 && scaled !== 0) return withUnit(number(scaled, 3), unit);
-    return withUnit(String(Number(scaled.toPrecision(3))), names[at] + unit);
+    if (at === 0 && Math.abs(scaled) < 1 && scaled !== 0)
+      return withUnit(number(scaled, digits), unit);
+    return withUnit(String(Number(scaled.toPrecision(digits))), names[at] + unit);
   }
   // Billions, as the field says it.
-  const tokens = (value) => si(value).replace(' G', ' B');
+  const tokens = (value, digits = 3) => si(value, '', digits).replace(' G', ' B');
   const withUnit = (text, unit) => (unit ? text + ' ' + unit : text);
-  function bytes(value) {
+  function bytes(value, digits = 3) {
     if (!known(value)) return kUnknown;
     const names = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
     let scaled = value, at = 0;
@@ -42,15 +46,16 @@ const Format = (() => {
       scaled /= 1024;
       ++at;
     }
-    return Number(scaled.toPrecision(at === 0 ? 4 : 3)) + ' ' + names[at];
+    const least = Math.abs(scaled) >= 999.5 ? 4 : 3;
+    return Number(scaled.toPrecision(Math.max(least, digits))) + ' ' + names[at];
   }
-  function seconds(value) {
+  function seconds(value, digits = 3) {
     if (!known(value)) return kUnknown;
-    if (value < 0) return '-' + seconds(-value);
+    if (value < 0) return '-' + seconds(-value, digits);
     if (value === 0) return '0 s';
-    if (value < 1e-3) return Number((value * 1e6).toPrecision(3)) + ' µs';
-    if (value < 1) return Number((value * 1e3).toPrecision(3)) + ' ms';
-    if (value < 60) return Number(value.toPrecision(3)) + ' s';
+    if (value < 1e-3) return Number((value * 1e6).toPrecision(digits)) + ' µs';
+    if (value < 1) return Number((value * 1e3).toPrecision(digits)) + ' ms';
+    if (value < 60) return Number(value.toPrecision(digits)) + ' s';
     const whole = Math.round(value);
     if (whole < 3600) return pair(whole, 60, 'min', 1, 's');
     if (whole < 172800) return pair(whole, 3600, 'h', 60, 'min');
@@ -63,7 +68,7 @@ const Format = (() => {
   function percent(value, digits = 3) {
     if (!known(value)) return kUnknown;
     return Number(
-               Math.abs(value) < 1e-2 ? (100 * value).toFixed(2) :
+               Math.abs(value) < 1e-2 ? (100 * value).toFixed(Math.max(2, digits - 2)) :
                                         (100 * value).toPrecision(digits)) +
         ' %';
   }

@@ -10,9 +10,8 @@ const ViewState = (() => {
   function parse(hash) {
     const state = initial();
     const pairs = new URLSearchParams(hash.replace(/^#/, ''));
-    // Commas inside an id are escaped once more than those between ids.
-    if (pairs.get('runs'))
-      state.runs = pairs.get('runs').split(',').map(decode).filter(Boolean).slice(0, kMostRuns);
+    state.runs = [...pairs.getAll('run'), ...listed(pairs.get('runs') || '')].filter(Boolean).slice(
+        0, kMostRuns);
     if (kAxes.includes(pairs.get('axis'))) state.axis = pairs.get('axis');
     const smoothing = Number(pairs.get('smooth'));
     if (smoothing >= 0 && smoothing < 1) state.smoothing = smoothing;
@@ -22,6 +21,9 @@ const ViewState = (() => {
     if (zoom.length === 2 && zoom.every(Number.isFinite) && zoom[0] < zoom[1]) state.zoom = zoom;
     return state;
   }
+  // A list of ids in one value, as older links have it. Commas inside an id are escaped once more
+  // than those between ids.
+  const listed = (text) => text.split(',').map(decode);
   function decode(text) {
     try {
       return decodeURIComponent(text);
@@ -33,7 +35,7 @@ const ViewState = (() => {
   function serialize(state) {
     const pairs = new URLSearchParams();
     const plain = initial();
-    if (state.runs.length) pairs.set('runs', state.runs.map(encodeURIComponent).join(','));
+    for (const id of state.runs) pairs.append('run', id);
     if (state.axis !== plain.axis) pairs.set('axis', state.axis);
     if (state.smoothing) pairs.set('smooth', String(state.smoothing));
     if (state.logX) pairs.set('logx', '1');

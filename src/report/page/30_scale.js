@@ -23,8 +23,10 @@ const Scale = (() => {
     const factor = [1, 2, 5, 10].find((candidate) => candidate * power >= rough * 0.999);
     return factor * power;
   }
-  function linearMarks(low, high, wanted) {
-    const step = niceStep(high - low, wanted);
+  // A power of two, for sizes in bytes.
+  const binaryStep = (span, wanted) => 2 ** Math.round(Math.log2(span / Math.max(1, wanted)));
+  function linearMarks(low, high, wanted, binary) {
+    const step = binary ? binaryStep(high - low, wanted) : niceStep(high - low, wanted);
     const marks = [];
     const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
     for (let i = 0; i <= Math.min(last - first, 1000); ++i) marks.push((first + i) * step);
@@ -46,8 +48,33 @@ const Scale = (() => {
     }
     return marks;
   }
-  const marks = (scale, wanted) => scale.logarithmic ? logMarks(scale.low, scale.high, wanted) :
-                                                       linearMarks(scale.low, scale.high, wanted);
+  // Powers of two; within two octaves as on a linear axis.
+  function binaryLogMarks(low, high, wanted) {
+    const first = Math.log2(low), last = Math.log2(high);
+    if (last - first < 2) return linearMarks(low, high, wanted, true).filter((mark) => mark > 0);
+    const every = Math.max(1, Math.ceil((last - first) / wanted));
+    const marks = [];
+    for (let power = Math.ceil(first / every) * every; power <= last; power += every)
+      marks.push(2 ** power);
+    return marks;
+  }
+  // binary: powers of two in place of round decimal numbers.
+  function marks(scale, wanted, binary = false) {
+    const {low, high, logarithmic} = scale;
+    if (!logarithmic) return linearMarks(low, high, wanted, binary);
+    return binary ? binaryLogMarks(low, high, wanted) : logMarks(low, high, wanted);
+  }
+
+  // The texts of marks, with as many digits as it takes to write all of them exactly.
+  const kMostDigits = 9;
+  function labels(values, format) {
+    const exact = values.map((value) => format(value, kMostDigits));
+    for (let digits = 3; digits < kMostDigits; ++digits) {
+      const texts = values.map((value) => format(value, digits));
+      if (texts.every((text, i) => text === exact[i])) return texts;
+    }
+    return exact;
+  }
 
   // A range that is never empty, with a margin; null without values. Values that differ only by
   // rounding count as one.
@@ -61,5 +88,5 @@ const Scale = (() => {
     const grow = same ? Math.abs(high) * 0.1 || 1 : (high - low) * margin;
     return [low - grow, high + grow];
   }
-  return {make, marks, padded};
+  return {labels, make, marks, padded};
 })();

@@ -2,16 +2,29 @@
 
 // Draws curves on a canvas. A curve is {x, y, smooth, low, high, colour, dash, marks, visible}.
 const ChartDrawing = (() => {
-  const kMargin = {left: 52, right: 10, top: 8, bottom: 20};
+  const kMargin = {left: 30, right: 10, top: 8, bottom: 20};
   const kFont = '11px system-ui, sans-serif';
 
-  function areaOf(width, height) {
+  // The area of the curves. The labels of the y axis need their width at its left.
+  function areaOf(width, height, widestLabel) {
     return {
-      left: kMargin.left,
+      left: Math.min(width / 2, Math.max(kMargin.left, Math.ceil(widestLabel) + 10)),
       right: width - kMargin.right,
-      top: kMargin.top,
-      bottom: height - kMargin.bottom
+      ...rowsOf(height),
     };
+  }
+  const rowsOf = (height) => ({top: kMargin.top, bottom: height - kMargin.bottom});
+
+  // The marks of the y axis with their texts, and the widest of these in pixels.
+  function axisY(context, scaleY, height, definition) {
+    const rows = rowsOf(height);
+    const marks =
+        Scale.marks(scaleY, Math.max(2, (rows.bottom - rows.top) / 38), definition.binary);
+    const labels = Scale.labels(marks, definition.mark);
+    context.font = kFont;
+    const widest =
+        labels.reduce((most, label) => Math.max(most, context.measureText(label).width), 0);
+    return {marks, labels, widest};
   }
 
   // [low, high] of the curves' x; `above`: only greater values (for a logarithmic axis).
@@ -67,29 +80,31 @@ const ChartDrawing = (() => {
     }
   }
 
-  function drawAxes(context, area, scaleX, scaleY, format) {
+  function drawAxes(context, {area, x: scaleX, y: scaleY, axisY}, formatX) {
     context.font = kFont;
     context.fillStyle = Theme.colour('soft');
     context.strokeStyle = Theme.colour('grid');
     context.lineWidth = 1;
     context.textBaseline = 'middle';
     context.textAlign = 'right';
-    for (const mark of Scale.marks(scaleY, Math.max(2, (area.bottom - area.top) / 38))) {
+    axisY.marks.forEach((mark, i) => {
       const y = Math.round(scaleY.pixel(mark)) + 0.5;
       line(context, area.left, y, area.right, y);
-      context.fillText(format.y(mark), area.left - 6, y);
-    }
+      context.fillText(axisY.labels[i], area.left - 6, y);
+    });
     context.textBaseline = 'top';
     context.textAlign = 'center';
     let free = -Infinity;  // labels must not overlap
-    for (const mark of Scale.marks(scaleX, Math.max(2, (area.right - area.left) / 84))) {
+    const marks = Scale.marks(scaleX, Math.max(2, (area.right - area.left) / 84));
+    const labels = Scale.labels(marks, formatX);
+    marks.forEach((mark, i) => {
       const x = Math.round(scaleX.pixel(mark)) + 0.5;
       line(context, x, area.top, x, area.bottom);
-      const text = format.x(mark), half = context.measureText(text).width / 2;
-      if (x - half < free || x + half > area.right + kMargin.right) continue;
-      context.fillText(text, x, area.bottom + 5);
+      const half = context.measureText(labels[i]).width / 2;
+      if (x - half < free || x + half > area.right + kMargin.right) return;
+      context.fillText(labels[i], x, area.bottom + 5);
       free = x + half + 8;
-    }
+    });
   }
   function line(context, x0, y0, x1, y1) {
     context.beginPath();
@@ -207,5 +222,5 @@ const ChartDrawing = (() => {
       context.fill();
     }
   }
-  return {areaOf, drawAxes, drawCurves, drawEvents, line, rangeOfX, rangeOfY};
+  return {areaOf, axisY, drawAxes, drawCurves, drawEvents, line, rangeOfX, rangeOfY, rowsOf};
 })();

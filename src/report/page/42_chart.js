@@ -77,8 +77,7 @@ class Chart {
     return Math.max(200, Math.round(this.plot.clientWidth) - 62);
   }
 
-  scales(width, height) {
-    const area = ChartDrawing.areaOf(width, height);
+  scales(context, width, height) {
     const curves = this.visibleCurves();
     const logX = this.shared.view.logX;
     let rangeX = this.shared.view.zoom || this.shared.fullRange(logX);
@@ -90,11 +89,12 @@ class Chart {
     if (!rangeY) return null;
     if (this.definition.fromZero && !this.logarithmic && !this.rangeY)
       rangeY = [Math.min(0, rangeY[0]), rangeY[1]];
-    return {
-      area,
-      x: Scale.make(rangeX[0], rangeX[1], area.left, area.right, logX),
-      y: Scale.make(rangeY[0], rangeY[1], area.bottom, area.top, this.logarithmic),
-    };
+    const rows = ChartDrawing.rowsOf(height);
+    const y = Scale.make(rangeY[0], rangeY[1], rows.bottom, rows.top, this.logarithmic);
+    const axisY = ChartDrawing.axisY(context, y, height, this.definition);
+    const area = ChartDrawing.areaOf(width, height, axisY.widest);
+    const x = Scale.make(rangeX[0], rangeX[1], area.left, area.right, logX);
+    return {area, x, y, axisY};
   }
 
   drawNow() {
@@ -102,7 +102,7 @@ class Chart {
     const context = Frames.prepare(this.canvas, width, height);
     if (!context) return;
     const curves = this.visibleCurves();
-    this.scale = this.scales(width, height);
+    this.scale = this.scales(context, width, height);
     this.drawn = {points: curves.reduce((sum, curve) => sum + curve.x.length, 0)};
     if (!this.scale) {
       context.fillStyle = Theme.colour('soft');
@@ -110,8 +110,7 @@ class Chart {
       return;
     }
     const {area, x, y} = this.scale;
-    ChartDrawing.drawAxes(
-        context, area, x, y, {x: (mark) => this.shared.formatX(mark), y: this.definition.mark});
+    ChartDrawing.drawAxes(context, this.scale, this.shared.formatX);
     ChartDrawing.drawCurves(context, area, curves, x, y);
     ChartDrawing.drawEvents(context, area, this.events, x);
   }
@@ -155,6 +154,12 @@ class Chart {
         .filter(({index}) => index >= 0);
   }
 
+  // A null is a value that is not finite.
+  textOf(curve, index) {
+    const value = curve.smooth[index];
+    return value === null ? 'nan' : this.definition.format(value);
+  }
+
   buildLegend() {
     const {make} = Elements;
     this.legendValues = this.curves.map((curve) => {
@@ -165,7 +170,7 @@ class Chart {
       const entry = make(
           'button', {
             type: 'button',
-            title: 'Show or hide ' + curve.label,
+            title: `Show or hide ${curve.label} (${curve.key})`,
             'aria-pressed': String(!this.hidden.has(curve.label)),
             onclick: () => this.toggle(curve.label),
           },
@@ -177,7 +182,7 @@ class Chart {
   updateLegend(hover) {
     for (const {curve, value} of this.legendValues || []) {
       const index = hover === null ? curve.x.length - 1 : Curve.nearest(curve.x, hover);
-      const text = index < 0 ? '' : this.definition.format(curve.smooth[index]);
+      const text = index < 0 ? '' : this.textOf(curve, index);
       if (value.textContent !== text) value.textContent = text;
     }
   }

@@ -107,7 +107,7 @@ const ChartPointer = (() => {
     const rows = chart.valuesAt(x).map(
         ({curve, index}) => make(
             'tr', {}, make('td', {}, named(curve.colour, curve.label)),
-            make('td', {class: 'number', text: chart.definition.format(curve.smooth[index])}),
+            make('td', {class: 'number', text: chart.textOf(curve, index)}),
             make('td', {class: 'number soft', text: spread(chart, curve, index)})));
     const near =
         chart.events

@@ -3,18 +3,16 @@
 // Which curves share a panel, and how their values are written.
 const ChartList = (() => {
   const plain = (value) => Format.number(value);
-  const siMark = (value) => Format.si(value);
-  const rate = {mark: siMark, format: (value) => Format.si(value)};
-  const time = {mark: (value) => Format.seconds(value), format: (value) => Format.seconds(value)};
-  const share = {
-    mark: (value) => Format.percent(value),
-    format: (value) => Format.percent(value, 4)
-  };
-  const size = {mark: Format.bytes, format: Format.bytes};
-  const energy = {mark: (value) => Format.si(value), format: (value) => Format.si(value)};
+  const siMark = (value, digits) => Format.si(value, '', digits);
+  const rate = {format: (value) => Format.si(value)};
+  const time = {mark: Format.seconds, format: (value) => Format.seconds(value)};
+  const share = {mark: Format.percent, format: (value) => Format.percent(value, 4)};
+  const size = {mark: Format.bytes, format: (value) => Format.bytes(value), binary: true};
 
   // keys: these, in this order; match: all keys of this form, the first group is the curve's name;
-  // noisy: smoothed by the slider; marks: few points, drawn as dots.
+  // noisy: smoothed by the slider; mark(value, digits): texts of the y axis; binary: its steps are
+  // powers of two; format: a value beside a curve's name; leftOut: not shown while all points have
+  // this value.
   const kCharts = [
     {
       id: 'loss',
@@ -51,6 +49,7 @@ const ChartList = (() => {
       keys: ['grad_norm'],
       noisy: true
     },
+    {id: 'loss_scale', title: 'Loss scale', keys: ['loss_scale'], leftOut: 1},
     {
       id: 'tokens_per_s',
       title: 'Speed',
@@ -88,9 +87,9 @@ const ChartList = (() => {
       unit: 'J',
       keys: ['energy_j', 'energy_gpu_j', 'energy_node_j'],
       noisy: true,
-      ...energy
+      ...rate
     },
-    {id: 'power', title: 'Power', unit: 'W, all nodes', keys: ['power_w'], noisy: true, ...energy},
+    {id: 'power', title: 'Power', unit: 'W, all nodes', keys: ['power_w'], noisy: true, ...rate},
     {
       id: 'rewards',
       title: 'Rewards',
@@ -115,9 +114,40 @@ const ChartList = (() => {
   ];
   const kNoCurves = new Set(['step', 'seq', 'tokens', 'targets', 'time_s', 'stage', 'comm_busy_s']);
 
+  // What curves are called beside their panel.
+  const kLabels = {
+    valid_loss: 'validation loss',
+    valid_bits_per_byte: 'validation bits per byte',
+    valid_accuracy: 'accuracy',
+    valid_macro_f1: 'macro F1',
+    valid_micro_f1: 'micro F1',
+    valid_reward_accuracy: 'reward accuracy',
+    lr: 'learning rate',
+    grad_norm: 'gradient norm',
+    loss_scale: 'loss scale',
+    tokens_per_s: 'tokens/s',
+    mfu: 'MFU',
+    mfu_full_attention: 'MFU with full attention',
+    step_time_s: 'step time',
+    data_wait_s: 'data wait',
+    comm_wait_s: 'communication wait',
+    j_per_token: 'energy per token',
+    energy_j: 'energy',
+    energy_gpu_j: 'all GPUs',
+    energy_node_j: 'whole nodes',
+    power_w: 'power',
+    reward_chosen: 'chosen',
+    reward_rejected: 'rejected',
+    reward_margin: 'margin',
+    memory_bytes: 'memory',
+    comm_bytes: 'bytes sent',
+  };
+  const labelOf = (key) => kLabels[key] || key.replace(/^eval\./, '');
+
   function keysOf(chart, available) {
-    const listed =
-        (chart.keys || []).filter((key) => available.has(key)).map((key) => ({key, label: key}));
+    const listed = (chart.keys || [])
+                       .filter((key) => available.has(key))
+                       .map((key) => ({key, label: labelOf(key)}));
     const matched = chart.match ? [...available]
                                       .map((key) => ({key, found: chart.match.exec(key)}))
                                       .filter(({found}) => found)
@@ -126,7 +156,7 @@ const ChartList = (() => {
     return [...listed, ...matched.sort((a, b) => (a.label < b.label ? -1 : 1))];
   }
   function complete(chart, curves) {
-    return {mark: plain, format: plain, ...chart, curves};
+    return {mark: siMark, format: plain, ...chart, curves};
   }
   // A panel for a key that no other panel shows: results of evaluations, and keys of newer
   // programs.
@@ -146,10 +176,16 @@ const ChartList = (() => {
       panels.push(complete(chart, curves));
     }
     for (const key of [...left].sort())
-      panels.push(complete({keys: [key], ...own(key)}, [{key, label: key.replace(/^eval\./, '')}]));
+      panels.push(complete({keys: [key], ...own(key)}, [{key, label: labelOf(key)}]));
     return panels;
+  }
+  function isLeftOut({leftOut}, curves) {
+    if (leftOut === undefined) return false;
+    return curves.every(
+        (curve) => [curve.y, curve.low || [], curve.high || []].every(
+            (values) => values.every((value) => value === leftOut)));
   }
   const isNoisy = (chart, key) =>
       (Array.isArray(chart.noisy) ? chart.noisy.includes(key) : Boolean(chart.noisy));
-  return {forKeys, isNoisy};
+  return {forKeys, isLeftOut, isNoisy};
 })();

@@ -25,7 +25,7 @@ class Curves {
         return curves.hover;
       },
       fullRange: (logarithmic) => curves.fullRange(logarithmic),
-      formatX: (value) => curves.formatX(value),
+      formatX: (value, digits) => curves.formatX(value, digits),
       describeX: (value) => curves.describeX(value),
       onHover: (chart, x) => curves.setHover(x),
       onZoom: (range) => curves.setZoom(range),
@@ -125,7 +125,9 @@ class Curves {
                                                   points.y,
         });
       }));
-      this.charts.get(panel.id).setCurves(curves, this.eventsOf(panel));
+      const chart = this.charts.get(panel.id);
+      chart.element.hidden = ChartList.isLeftOut(panel, curves);
+      chart.setCurves(curves, this.eventsOf(panel));
     }
   }
   eventsOf(panel) {
@@ -148,9 +150,10 @@ class Curves {
     }
     return this.ranges[name];
   }
-  formatX(value) {
-    if (this.view.axis === 'hours') return Format.number(value, 3) + ' h';
-    return this.view.axis === 'tokens' ? Format.tokens(value) : Format.si(value);
+  formatX(value, digits) {
+    if (this.view.axis === 'hours') return Format.number(value, digits) + ' h';
+    return this.view.axis === 'tokens' ? Format.tokens(value, digits) :
+                                         Format.si(value, '', digits);
   }
   describeX(value) {
     if (this.view.axis === 'hours') return Format.seconds(value * 3600);

@@ -22,12 +22,26 @@ class RunsList {
       if (this.rows.has(id)) this.rows.get(id).element.remove();
       this.rows.delete(id);
     }
+    let renamed = removed.length > 0;
     for (const summary of summaries) {
-      this.runs.set(summary.id, summary);
-      if (!this.rows.has(summary.id)) this.rows.set(summary.id, this.makeRow(summary.id));
-      this.fillRow(this.rows.get(summary.id), summary);
+      const before = this.runs.get(summary.id);
+      const known = before && before.leaf === summary.name;
+      renamed = renamed || !known;
+      const run = {...summary, leaf: summary.name, name: known ? before.name : summary.name};
+      this.runs.set(run.id, run);
+      if (!this.rows.has(run.id)) this.rows.set(run.id, this.makeRow(run.id));
+      this.fillRow(this.rows.get(run.id), run);
     }
+    if (renamed) this.nameRuns();
     Frames.request(this.arrangeLater || (this.arrangeLater = () => this.arrange()));
+  }
+  nameRuns() {
+    for (const [id, name] of RunNames.shownOf(this.runs.values())) {
+      const run = this.runs.get(id);
+      if (run.name === name) continue;
+      run.name = name;
+      this.fillRow(this.rows.get(id), run);
+    }
   }
   setSelected(ids) {
     const before = new Set([...this.selected, ...ids]);
@@ -85,7 +99,9 @@ class RunsList {
     row.bar.setAttribute('aria-label', 'Progress of ' + run.name);
     row.left.textContent =
         Format.si(run.step) + (run.total_steps ? ' / ' + Format.si(run.total_steps) : '');
-    row.loss.textContent = Format.known(run.loss) ? Format.number(run.loss) : '';
+    const broken = RunsList.lossIsNotFinite(run);
+    row.loss.textContent = broken || Format.known(run.loss) ? RunsList.lossOf(run) : '';
+    row.loss.className = broken ? 'worse' : '';
     row.right.textContent = state === 'running' && Format.known(run.eta_s) ?
         'ETA ' + Format.seconds(run.eta_s) :
         Format.ago(run.updated_s);
@@ -148,9 +164,21 @@ class RunsList {
     return run.stalled && run.state === 'running' ? 'stalled' : run.state || 'unknown';
   }
   static messageOf(run) {
+    return [RunsList.lossIsNotFinite(run) ? 'loss is not finite' : '', RunsList.problemOf(run)]
+        .filter(Boolean)
+        .join(' · ');
+  }
+  static problemOf(run) {
     const state = RunsList.shownState(run);
     if (!['failed', 'diverged', 'lost', 'stalled'].includes(state)) return '';
     return run.message || run.reason || (state === 'lost' ? 'exited unexpectedly (killed?)' : '');
+  }
+  // Only records of steps have a learning rate: so there is a newest step, and its loss is null.
+  static lossIsNotFinite(run) {
+    return run.step > 0 && run.loss === null && Format.known(run.lr);
+  }
+  static lossOf(run) {
+    return RunsList.lossIsNotFinite(run) ? 'nan' : Format.number(run.loss);
   }
 }
 RunsList.orders = (() => {

@@ -2,12 +2,13 @@
 
 // The figures of the main run, above the curves.
 const Summary = (() => {
-  function figure(label, value, unit, title) {
+  function figure(label, value, unit, title, bad) {
     const {make} = Elements;
     return make(
         'div', {class: 'figure', title: title || null}, make('div', {class: 'label', text: label}),
         make(
-            'div', {class: 'value', text: value}, unit ? make('small', {text: ' ' + unit}) : null));
+            'div', {class: bad ? 'value worse' : 'value', text: value},
+            unit ? make('small', {text: ' ' + unit}) : null));
   }
   function figures(run) {
     const known = Format.known;
@@ -15,7 +16,9 @@ const Summary = (() => {
       figure(
           'step', Format.count(run.step),
           run.total_steps ? 'of ' + Format.count(run.total_steps) : ''),
-      figure('loss', Format.number(run.loss), '', 'of the last step, nats per token'),
+      figure(
+          'loss', RunsList.lossOf(run), '', 'of the last step, nats per token',
+          RunsList.lossIsNotFinite(run)),
     ];
     if (known(run.valid_loss)) list.push(figure('validation loss', Format.number(run.valid_loss)));
     list.push(figure('tokens', Format.tokens(run.tokens)));

@@ -65,7 +65,8 @@ const GoodputPanel = (() => {
         }));
     return [
       make('div', {class: 'strip', 'data-goodput': timeline.length}, canvas),
-      make('div', {class: 'scale'}, ...marks)
+      make('div', {class: 'scale'}, ...marks),
+      make('p', {text: 'Within an attempt: the sums by kind, not in order of time.'})
     ];
   }
   function categoryTable(categories) {

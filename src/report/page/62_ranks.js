@@ -290,7 +290,8 @@ const RanksPanel = (() => {
       const when = grid.seconds ?
           `compute time per step, looked at in step ${
               Format.count(run.detail.ranks.step)}; median ${Format.seconds(grid.median)}` :
-          'no times yet';
+          run.summary.state === 'running' ? 'no times yet' :
+                                            'no times were recorded';
       const nodes = grid.nodes.length ?
           `${Format.count(grid.nodes.length)} ${grid.nodes.length === 1 ? 'node' : 'nodes'}` :
           '';

@@ -7,7 +7,7 @@ const ComparePanel = (() => {
     ['model', (run) => run.model || Format.kUnknown],
     ['step', (run) => Format.count(run.step), 'step'],
     ['tokens', (run) => Format.tokens(run.tokens), 'tokens'],
-    ['loss', (run) => Format.number(run.loss), 'loss', -1],
+    ['loss', RunsList.lossOf, 'loss', -1],
     ['validation loss', (run) => Format.number(run.valid_loss), 'valid_loss', -1],
     ['tokens/s', (run) => Format.si(run.tokens_per_s), 'tokens_per_s', 1],
     ['MFU', (run) => Format.percent(run.mfu), 'mfu', 1],
@@ -52,20 +52,22 @@ const ComparePanel = (() => {
   function configuration(context) {
     const {make, named, table} = Elements;
     const {compare} = context;
-    const nameOf = (id) => (context.runs.find((run) => run.id === id) || {name: id}).name;
     const slotOf = (id) => context.runs.findIndex((run) => run.id === id);
-    const rows = compare.configuration;
+    // A report compares all its runs: of these, some are shown.
+    const shown = [...compare.ids.keys()].filter((i) => slotOf(compare.ids[i]) >= 0);
+    const rows = compare.configuration.filter(
+        (row) => new Set(shown.map((i) => row.values[i] ?? null)).size > 1);
     if (!rows.length) return make('p', {text: 'The configurations are the same.'});
     const columns = [{title: 'key', class: 'mono', cell: (row) => row.key}];
-    compare.ids.forEach((id, i) => {
-      if (slotOf(id) < 0) return;
+    for (const i of shown) {
+      const slot = slotOf(compare.ids[i]);
       columns.push({
         title: '',
         class: 'value mono',
         cell: (row) => row.values[i] ?? Format.kUnknown,
-        head: named(Theme.series(slotOf(id)), nameOf(id))
+        head: named(Theme.series(slot), context.runs[slot].name)
       });
-    });
+    }
     return make('div', {class: 'tall'}, withHeads(table(columns, rows), columns));
   }
   function cards(context) {

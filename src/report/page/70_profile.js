@@ -2,6 +2,7 @@
 
 // Profiles of the runs: the categories of a step, operations, roofline, idle gaps.
 const ProfilePanel = (() => {
+  const kNoName = '(none)';  // work outside of all phases or layers
   const ms = (value) => Format.seconds(Format.known(value) ? value / 1000 : null);
 
   function categoryBar(categories, total) {
@@ -51,24 +52,31 @@ const ProfilePanel = (() => {
       {title: 'share', number: true, cell: (row) => Format.percent(row.share)},
     ];
     if (sorted.some((row) => row.phase))
-      columns.splice(1, 0, {title: 'phase', cell: (row) => row.phase || ''});
+      columns.splice(1, 0, {title: 'phase', cell: (row) => row.phase || kNoName});
     if (has('flops_per_s'))
       columns.push(
           {title: 'FLOP/s', number: true, cell: (row) => Format.si(row.flops_per_s || null)});
     if (has('bytes_per_s'))
       columns.push(
           {title: 'bytes/s', number: true, cell: (row) => Format.si(row.bytes_per_s || null)});
+    if (sorted.some((row) => row.intensity > 0))
+      columns.push({
+        title: 'FLOP/byte',
+        number: true,
+        cell: (row) => Format.number(row.intensity || null, 3)
+      });
     if (has('efficiency'))
       columns.push(
           {title: 'of attainable', number: true, cell: (row) => Format.percent(row.efficiency)});
     return make('div', {class: 'tall'}, table(columns, sorted));
   }
-  // Lists whose members are not fixed (layers, gaps, communication): a column per simple member.
+  // Lists whose members are not fixed (layers, gaps): a column per simple member.
   function generic(rows) {
     const {make, table} = Elements;
     const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter(
         (name) => rows.some((row) => typeof row[name] !== 'object'));
     const text = (name, value) => {
+      if (name === 'name' && value === '') return kNoName;
       if (!Format.known(value))
         return value === null || value === undefined || value === '' ? Format.kUnknown :
                                                                        String(value);
@@ -95,15 +103,28 @@ const ProfilePanel = (() => {
       generic(hosts.map((row) => ({host: row.host || 'nothing that was recorded', ms: row.ms})))
     ];
   }
-  function communicationRows(communication) {
-    return Object.entries(communication)
-        .filter(([, value]) => typeof value !== 'object')
-        .map(([name, value]) => ({
-               what: name.replace(/_ms$/, '').replace(/_/g, ' '),
-               value: name.endsWith('_ms') || name === 'ms' ? ms(value) :
-                   Format.known(value)                      ? Format.number(value) :
-                                                              String(value)
-             }));
+  // Per step: all communication, and that of each group. Groups overlap: they do not add up.
+  function communicationTable(communication, step_ms) {
+    const rows = [
+      {...communication, name: 'all'},
+      ...Object.entries(communication.groups || {}).map(([name, group]) => ({...group, name}))
+    ];
+    const ofStep = (value) => ms(value) +
+        (step_ms > 0 && Format.known(value) ? `, ${Format.percent(value / step_ms)}` : '');
+    return Elements.table(
+        [
+          {title: 'group', cell: (row) => row.name},
+          {title: 'time, share of step', number: true, cell: (row) => ofStep(row.ms)},
+          {title: 'exposed', number: true, cell: (row) => ofStep(row.exposed_ms)},
+          {title: 'waiting for a rank', number: true, cell: (row) => ofStep(row.waiting_ms)},
+          {
+            title: 'overlaps with compute',
+            number: true,
+            cell: (row) => Format.percent(row.hidden_share)
+          },
+          {title: 'bytes', number: true, cell: (row) => Format.bytes(row.bytes)},
+        ],
+        rows);
   }
 
   function chooser(run, context) {
@@ -167,8 +188,12 @@ const ProfilePanel = (() => {
       made.push(card('Idle time of the device' + of, ...idle(profile.idle)));
     if ((profile.gaps || []).length)
       made.push(wideCard('Longest idle gaps' + of, generic(profile.gaps)));
-    if (profile.communication && communicationRows(profile.communication).length)
-      made.push(card('Communication' + of, generic(communicationRows(profile.communication))));
+    if (profile.communication && profile.communication.ms > 0)
+      made.push(wideCard(
+          'Communication per step' + of,
+          make(
+              'div', {class: 'scroll'},
+              communicationTable(profile.communication, profile.step_ms))));
     return made;
   }
   // A profile that is being read, or that cannot be shown.
