@@ -56,19 +56,12 @@
     const runs =
         view.runs.filter((id) => list.runs.has(id)).map((id) => ({
                                                           id,
-                                                          name: shownName(id),
+                                                          name: list.runs.get(id).name,
                                                           summary: list.runs.get(id),
                                                           detail: details.get(id) || null,
                                                           profile: profiles.get(id) || null,
                                                         }));
     return {runs, compare: comparison, live: source.live, chooseProfile};
-  }
-  // Two runs of the same name are told apart by their ids.
-  function shownName(id) {
-    const {name} = list.runs.get(id);
-    const twice = view.runs.some(
-        (other) => other !== id && list.runs.has(other) && list.runs.get(other).name === name);
-    return twice ? id : name;
   }
   function drawSections(only) {
     const now = context();
