@@ -78,6 +78,16 @@ TEST(Notifier, GivesTheCommandTheEvent) {
       << "control characters are escaped";
 }
 
+TEST(Notifier, TheErrorOfACommandEndsWithoutALineEnd) {
+  CapturedLog log;
+  Notifier notifier({.command = "echo oh no >&2; exit 3"});
+  notifier.send(example_event());
+  notifier.finish();
+  EXPECT_NE(log.warnings().find("exit code 3: oh no"), std::string::npos) << log.warnings();
+  EXPECT_EQ(log.warnings().find("oh no\n"), std::string::npos) << log.warnings();
+  EXPECT_EQ(log.warnings().find("oh no\\n"), std::string::npos) << log.warnings();
+}
+
 TEST(Notifier, AFailingOrMissingCommandIsAWarning) {
   for (const std::string command : {"echo oh no >&2; exit 3", "/no/such/program"}) {
     CapturedLog log;
