@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/yaml_document.h"
 
 namespace kintsugi {
@@ -43,12 +44,14 @@ void flatten(const YAML::Node& node, const std::string& key, ConfigValues& value
 
 }  // namespace
 
-ConfigValues config_values(const std::string& yaml) {
+ConfigValues config_values(const std::string& yaml, std::string* problem) {
   ConfigValues values;
   try {
-    const YAML::Node root = load_yaml(yaml, "config.yaml");
+    const YAML::Node root = load_yaml(yaml, "it");
     if (root.IsMap()) flatten(root, "", values);
-  } catch (const UserError&) {  // of another program, or half-written
+    if (problem != nullptr && !root.IsMap() && !root.IsNull()) *problem = "it is not a map of keys";
+  } catch (const UserError& error) {  // of another program, or half-written
+    if (problem != nullptr) *problem = printable(error.what());
   }
   return values;
 }

@@ -8,9 +8,9 @@
 namespace kintsugi {
 
 // A configuration as dotted keys: "optimizer.lr", "data.train[0].path". Empty if the text is not
-// YAML. Lists of plain values are one value: "[0.9, 0.95]".
+// YAML; `problem` then says why. Lists of plain values are one value: "[0.9, 0.95]".
 using ConfigValues = std::map<std::string, std::string>;
-ConfigValues config_values(const std::string& yaml);
+ConfigValues config_values(const std::string& yaml, std::string* problem = nullptr);
 
 struct ConfigDifference {
   std::string key;
