@@ -111,7 +111,7 @@ TEST_F(ReportCommand, DamagedLinesAreNamed) {
     EXPECT_THAT(
         outcome.error,
         AllOf(HasSubstr("bad/metrics.jsonl: 3 lines could not be read (first: line 12)"),
-              HasSubstr("bad/config.yaml: could not be parsed"),
+              HasSubstr("bad/config.yaml: was not used: config.yaml line 2 is not valid YAML"),
               HasSubstr("foreign/metrics.jsonl: has no step that could be read; 2 lines could not "
                         "be read (first: line 1)")))
         << format;

@@ -47,9 +47,10 @@ void flatten(const YAML::Node& node, const std::string& key, ConfigValues& value
 ConfigValues config_values(const std::string& yaml, std::string* problem) {
   ConfigValues values;
   try {
-    const YAML::Node root = load_yaml(yaml, "it");
+    const YAML::Node root = load_yaml(yaml, "config.yaml");
     if (root.IsMap()) flatten(root, "", values);
-    if (problem != nullptr && !root.IsMap() && !root.IsNull()) *problem = "it is not a map of keys";
+    if (problem != nullptr && !root.IsMap() && !root.IsNull())
+      *problem = "config.yaml is not a map of keys";
   } catch (const UserError& error) {  // of another program, or half-written
     if (problem != nullptr) *problem = printable(error.what());
   }

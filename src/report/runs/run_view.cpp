@@ -139,7 +139,7 @@ std::vector<SkippedFile> damaged_files(const fs::path& run, const StepSeries& se
   std::string problem = config.problem;
   if (problem.empty()) {
     config_values(config.text, &problem);
-    if (!problem.empty()) problem = "could not be parsed: " + problem;
+    if (!problem.empty()) problem = "was not used: " + problem;
   }
   if (!problem.empty()) files.push_back({"config.yaml", problem});
   return files;
