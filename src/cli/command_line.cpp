@@ -61,6 +61,8 @@ int run_command_line(int argc, char** argv) {
     // First, because --help would otherwise hide an unknown command.
     if (const std::string text = unknown_command(app, argc, argv); !text.empty())
       return refuse_command_line(text);
+    if (const std::string text = empty_option(argc, argv); !text.empty())
+      return refuse_command_line(text);
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
       return refuse_command_line("give a command; kintsugi --help lists them");

@@ -116,6 +116,17 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
   return "";
 }
 
+std::string empty_option(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") return "";  // what follows is another program's
+    if (word.size() > 3 && word.starts_with("--") && word.find('=') == word.size() - 1)
+      return fmt::format("{} is empty: give it a value, or remove it",
+                         word.substr(0, word.size() - 1));
+  }
+  return "";
+}
+
 std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
     if (const std::string text = unexpected(innermost(app)); !text.empty()) return text;

@@ -17,6 +17,8 @@ CLI::Validator duration(Range range);
 
 // The error message for an unknown command on the command line; empty if there is none.
 std::string unknown_command(const CLI::App& app, int argc, const char* const* argv);
+// The same for an option without a value, --option=, which CLI11 would give the next argument.
+std::string empty_option(int argc, const char* const* argv);
 // The error message for a command line that CLI11 refused, in one line.
 std::string explain(const CLI::ParseError& error, const CLI::App& app);
 

@@ -89,6 +89,7 @@ void add_start(GoodputJson& json, const GoodputEvent& event) {
   if (event.alive_s) json["alive_s"] = *event.alive_s;
   if (event.reached) json["reached"] = *event.reached;
   if (event.reached_tokens) json["reached_tokens"] = *event.reached_tokens;
+  if (event.unrecorded_steps_s) json["unrecorded_steps_s"] = *event.unrecorded_steps_s;
   for (const EnergyLevel level : kEnergyLevels) {
     const std::string name(to_string(level));
     if (event.spent) add_spent(json, "spent", level, (*event.spent)[level]);
@@ -160,18 +161,43 @@ void charge(const Quantity& from, const Quantity& to, const StepShares& shares,
   charged.other += std::max(0.0, used - measured);
 }
 
+// The time in the steps since the last event. Steps only grow since then: a rewind is an event.
+std::optional<double> steps_since(const std::vector<std::string>& records,
+                                  const GoodputEvent& last) {
+  double seconds = 0, known = 0;
+  std::int64_t reached = -1, before = -1;
+  for (auto line = records.rbegin(); line != records.rend(); ++line) {
+    const std::optional<GoodputJson> record = parse_untrusted_json(*line);
+    if (!record || !record->is_object() || !record->contains("step")) continue;
+    const std::int64_t step = step_of(*record, "step");
+    if (step <= last.step || (before >= 0 && step >= before)) break;
+    if (reached < 0) reached = step;
+    before = step;
+    const double time = number_of(*record, "step_time_s", -1);
+    if (time < 0) continue;
+    seconds += time;
+    ++known;
+  }
+  if (known == 0) return {};
+  return seconds * static_cast<double>(reached - last.step) / known;
+}
+
 }  // namespace
 
-GoodputEvent signs_of(const std::filesystem::path& metrics, const std::string& last_record) {
+GoodputEvent signs_of(const std::filesystem::path& metrics,
+                      const std::vector<std::string>& last_records, const GoodputEvent& last) {
   GoodputEvent signs;
   struct stat status {};
   if (::stat(metrics.c_str(), &status) == 0)
     signs.alive_s = static_cast<double>(status.st_mtim.tv_sec) +
                     1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
-  const GoodputJson record = GoodputJson::parse(last_record, nullptr, false);
+  const GoodputJson record = last_records.empty()
+                                 ? GoodputJson()
+                                 : parse_untrusted_json(last_records.back()).value_or(nullptr);
   if (!record.is_object() || !record.contains("step")) return signs;
   signs.reached = step_of(record, "step");
   signs.reached_tokens = step_of(record, "tokens");
+  signs.unrecorded_steps_s = steps_since(last_records, last);
   signs.spent = spent_in(record, kSinceLaunch);
   return signs;
 }
@@ -220,6 +246,7 @@ std::optional<GoodputEvent> parse_goodput_line(std::string_view line) {
                      .nodes = std::max<std::int64_t>(1, step_of(json, "nodes")),
                      .submitted_s = optional_number(json, "submitted_s"),
                      .alive_s = optional_number(json, "alive_s"),
+                     .unrecorded_steps_s = optional_number(json, "unrecorded_steps_s"),
                      .spent = spent_in(json, "spent"),
                      .meters = meters_in(json),
                      .steps_s = number_of(json, "steps_s"),
@@ -323,10 +350,15 @@ void Goodput::add_later_signs(const GoodputEvent& next) {
       alive > last_.time_s ? std::max(next.reached.value_or(last_.step), last_.step) : last_.step;
   const bool trained = reached > last_.step;
   const StepShares shares{.repeated = repeated_share(reached)};
+  const double silent_s = alive - last_.time_s;  // without an event
+  double in_steps = trained ? 1 : 0;             // part of that time
+  if (trained && next.unrecorded_steps_s && silent_s > 0)
+    in_steps = std::clamp(*next.unrecorded_steps_s / silent_s, 0.0, 1.0);
   const auto use = [&](double amount, GoodputAmounts& charged) {
-    trained ? charge_steps(amount, shares, charged) : void(charged.other += amount);
+    charge_steps(amount * in_steps, shares, charged);
+    charged.other += amount * (1 - in_steps);
   };
-  use(alive - last_.time_s, lost.seconds);
+  use(silent_s, lost.seconds);
   if (alive > last_.time_s && next.spent)
     for (const EnergyLevel level : kEnergyLevels) {
       const SpentEnergy& spent = (*next.spent)[level];
@@ -340,6 +372,11 @@ void Goodput::add_later_signs(const GoodputEvent& next) {
 
 void Goodput::close_lost(const GoodputEvent& next) {
   add_later_signs(next);
+  mark_lost();
+}
+
+void Goodput::mark_lost() {
+  if (ended_) return;
   attempts_.back().state = "lost";
   attempts_.back().reason = "it ended without a record: killed, or its node was lost";
 }

@@ -33,6 +33,7 @@ struct GoodputEvent {
   std::optional<double> alive_s = {};
   std::optional<std::int64_t> reached = {};
   std::optional<std::int64_t> reached_tokens = {};  // at `reached`
+  std::optional<double> unrecorded_steps_s = {};    // in steps from its last event to `reached`
   std::optional<ByLevel<SpentEnergy>> spent = {};   // its energy until then
   ByLevel<LevelMeter> meters = {};
 
@@ -48,9 +49,11 @@ struct GoodputEvent {
   bool operator==(const GoodputEvent&) const = default;
 };
 
-// What is known of an attempt from its metrics.jsonl: the last record, and when the file was last
-// written. Sets the fields of a Start about the attempt before.
-GoodputEvent signs_of(const std::filesystem::path& metrics, const std::string& last_record);
+// What is known of an attempt from its metrics.jsonl: the last records, and when the file was last
+// written. Sets the fields of a Start about the attempt before. `last`: the last event of the
+// ledger. If the records do not go back to it, the steps before them took as long on average.
+GoodputEvent signs_of(const std::filesystem::path& metrics,
+                      const std::vector<std::string>& last_records, const GoodputEvent& last);
 // The energy in a record of metrics.jsonl, only of metered levels.
 void add_since_launch(nlohmann::ordered_json& record, const ByLevel<SpentEnergy>& energy);
 
@@ -105,6 +108,7 @@ class Goodput {
   // What is known of an attempt that has not ended, since its last event: the fields of a Start
   // about the attempt before.
   void add_later_signs(const GoodputEvent& next);
+  void mark_lost();  // the last attempt, if it has not ended: it does not run any more
 
   const std::vector<Attempt>& attempts() const { return attempts_; }
   GoodputAmounts seconds() const;

@@ -43,6 +43,14 @@ std::string loss_at(const ReportJson& json, const char* key) {
   return fmt::format("{:.4f}", json[key].get<double>());
 }
 
+std::string loss_text(const std::optional<double>& loss) {
+  return loss ? fmt::format("{:.4f}", *loss) : "unknown";
+}
+
+std::string count_text(const std::optional<double>& count) {
+  return count ? fmt::format("{:.0f}", *count) : "?";
+}
+
 std::string ending(const std::string& state, const std::string& reason, const std::string& code) {
   std::string inner = reason == state ? "" : reason;
   if (!code.empty()) inner += fmt::format("{}exit code {}", inner.empty() ? "" : ", ", code);
@@ -108,18 +116,20 @@ std::string attempt_lines(const std::vector<Attempt>& attempts) {
 }  // namespace
 
 RunReport read_run(const fs::path& directory) {
-  const fs::path file = directory / "status.json";
-  const FileText text = read_run_file(file, kMostStatus);
-  if (!text.problem.empty()) user_error("{} {}", file.string(), text.problem);
-  if (!text.stamp)
+  SummaryReader reader(directory);
+  reader.refresh(this_machine());
+  if (!reader.is_run()) {
+    for (const SkippedFile& file : reader.skipped())
+      user_error("{} {}", file.path.string(), file.why);
     user_error("{} holds no run: it has no status.json; give a run directory (run.dir)",
                directory.string());
-  std::string problem = "it is not a JSON object";
-  auto status = parse_untrusted_json(text.text, &problem);
-  if (!status || !status->is_object()) user_error("{} is damaged: {}", file.string(), problem);
+  }
+  auto status = parse_untrusted_json(read_run_file(directory / "status.json", kMostStatus).text);
   GoodputHistory history = read_goodput_history(directory);
+  if (reader.summary().state == "lost") history.goodput.mark_lost();
   return {.directory = directory,
-          .status = std::move(*status),
+          .summary = reader.summary(),
+          .status = status && status->is_object() ? std::move(*status) : ReportJson::object(),
           .goodput = std::move(history.goodput),
           .goodput_problem = std::move(history.problem),
           .last_steps = last_records(directory / "metrics.jsonl")};
@@ -127,15 +137,16 @@ RunReport read_run(const fs::path& directory) {
 
 std::string report_text(const RunReport& run) {
   const ReportJson& status = run.status;
-  std::string text = fmt::format("{}: {}\n", run.directory.string(),
-                                 ending(text_at(status, "state", "unknown"),
-                                        text_at(status, "reason"), text_at(status, "exit_code")));
-  text += fmt::format("  step {} of {}, {} tokens, loss {}, held-out loss {}; updated {}\n",
-                      text_at(status, "step", "?"), text_at(status, "total_steps", "?"),
-                      text_at(status, "tokens", "?"), loss_at(status, "loss"),
-                      loss_at(status, "valid_loss"), text_at(status, "updated", "?"));
-  if (const std::string message = text_at(status, "message"); !message.empty())
-    text += fmt::format("  message: {}\n", message);
+  const RunSummary& summary = run.summary;
+  std::string text =
+      fmt::format("{}: {}\n", run.directory.string(),
+                  ending(summary.state, summary.reason, text_at(status, "exit_code")));
+  text +=
+      fmt::format("  step {} of {}, {} tokens, loss {}, held-out loss {}; updated {}\n",
+                  count_text(summary.step), count_text(summary.total_steps),
+                  count_text(summary.tokens), loss_text(summary.loss),
+                  loss_text(summary.valid_loss), summary.updated_s ? utc(*summary.updated_s) : "?");
+  if (!summary.message.empty()) text += fmt::format("  message: {}\n", summary.message);
   text += fmt::format("  newest checkpoint: {}\n", text_at(status, "last_checkpoint", "none"));
   if (!run.last_steps.empty()) {
     text += "  last losses:";
@@ -158,7 +169,12 @@ std::string report_text(const RunReport& run) {
 }
 
 ReportJson report_json(const RunReport& run) {
-  ReportJson json{{"directory", run.directory.string()}, {"status", run.status}};
+  ReportJson summary = to_json(run.summary);
+  summary.erase("id");  // of an index of runs
+  summary.erase("name");
+  ReportJson json{{"directory", run.directory.string()},
+                  {"summary", std::move(summary)},
+                  {"status", run.status}};
   const GoodputAmounts all = run.goodput.seconds();
   for (const GoodputCategory& one : goodput_categories())
     json["goodput"][std::string(one.name) + "_s"] = all.*one.amount;

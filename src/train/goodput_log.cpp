@@ -28,16 +28,20 @@ std::optional<double> submission_time(const std::filesystem::path& run_dir) {
 }
 
 GoodputLog::GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
-                       const GoodputEvent& before)
+                       const std::vector<std::string>& last_records)
     : file_(run_dir / "goodput.jsonl"), clock_(std::move(clock)) {
   drop_partial_line(file_);
-  ledger_.add(read_goodput(file_));
+  const std::vector<GoodputEvent> events = read_goodput(file_);
+  ledger_.add(events);
+  const GoodputEvent before = signs_of(run_dir / "metrics.jsonl", last_records,
+                                       events.empty() ? GoodputEvent{} : events.back());
   first_ = {.kind = GoodputEvent::Kind::Start,
             .launched_s = clock_.launched_s,
             .submitted_s = submission_time(run_dir),
             .alive_s = before.alive_s,
             .reached = before.reached,
             .reached_tokens = before.reached_tokens,
+            .unrecorded_steps_s = before.unrecorded_steps_s,
             .spent = before.spent};
 }
 

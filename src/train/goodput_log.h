@@ -21,8 +21,9 @@ struct AttemptClock {
 // rank 0 has one. Thread-safe. A failed write is a warning: it must not end the run.
 class GoodputLog {
  public:
-  // `before`: what is known of the attempt before (signs_of).
-  GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock, const GoodputEvent& before);
+  // `last_records`: of metrics.jsonl, of the attempt before.
+  GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
+             const std::vector<std::string>& last_records);
 
   // Where training begins: finished steps, their tokens, and on what it runs.
   struct Beginning {

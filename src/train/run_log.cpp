@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -24,6 +25,9 @@ namespace kintsugi {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Of the attempt before: they tell how long the steps after its last event took.
+constexpr std::size_t kLastRecords = 500;
 
 // JSON has no NaN and no infinity.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -82,13 +86,14 @@ RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps,
   const std::filesystem::path path = directory / "metrics.jsonl";
   drop_partial_line(path);
   std::ifstream file(path);
-  std::string last;
+  std::deque<std::string> last;
   for (std::string line; std::getline(file, line); ++sequence_) {
     sinks_->add_earlier(line);
     if (const auto step = evaluated_step(line)) evaluated_.insert(*step);
-    last.swap(line);
+    last.push_back(std::move(line));
+    if (last.size() > kLastRecords) last.pop_front();
   }
-  goodput_.emplace(directory, std::move(clock), signs_of(path, last));
+  goodput_.emplace(directory, std::move(clock), std::vector(last.begin(), last.end()));
 }
 
 void RunLog::flush() {

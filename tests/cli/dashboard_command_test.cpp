@@ -55,8 +55,9 @@ TEST_F(DashboardCommand, NamesItsMistakes) {
     return outcome.error;
   };
   EXPECT_THAT(mistake("runs --port " + std::to_string(taken.port())), HasSubstr("is in use"));
-  EXPECT_THAT(mistake("nowhere"), HasSubstr("nowhere is not a directory"));
+  EXPECT_THAT(mistake("nowhere"), HasSubstr("nowhere does not exist"));
   EXPECT_THAT(mistake("runs --port 70000"), HasSubstr("--port"));
+  EXPECT_THAT(mistake("--token= runs"), HasSubstr("--token is empty"));
 }
 
 }  // namespace

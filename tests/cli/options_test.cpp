@@ -156,6 +156,13 @@ TEST_F(CommandLine, HelpDoesNotHideAnUnknownCommand) {
   EXPECT_EQ(run_kintsugi("data --help").code, 0);
 }
 
+// CLI11 would take the next argument as the value.
+TEST_F(CommandLine, AnOptionWithoutItsValueIsNamed) {
+  EXPECT_THAT(mistake("dashboard --token= runs"), HasSubstr("--token is empty"));
+  EXPECT_THAT(mistake("report runs --output="), HasSubstr("--output is empty"));
+  EXPECT_EQ(run_kintsugi("energy --json -- test --option=").code, 0) << "of another program";
+}
+
 // The value of an option may look like a command.
 TEST_F(CommandLine, ValuesAreNoCommands) {
   EXPECT_THAT(mistake("generate --checkpoint train --prompt plan"), HasSubstr("train"));

@@ -55,6 +55,83 @@ TEST_F(ReportCommand, AFolderWithoutRunsIsAMistake) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "x.html"));
 }
 
+TEST_F(ReportCommand, ADamagedRunIsLeftOutWithAWarning) {
+  std::filesystem::create_directories(directory_ / "runs/cut");
+  directory_.write("runs/cut/status.json", "{\"state\": \"runn");
+  for (const char* format : {"", " --json", " --markdown", " --csv"}) {
+    const Outcome outcome = run_kintsugi("report runs" + std::string(format));
+    EXPECT_EQ(outcome.code, 0) << format;
+    EXPECT_THAT(outcome.error, HasSubstr("runs/cut/status.json")) << format;
+    EXPECT_THAT(outcome.out, Not(HasSubstr("cut"))) << format;
+  }
+  EXPECT_EQ(output("runs"), output("runs/a") + output("runs/b"));
+  const Outcome alone = run_kintsugi("report runs/cut");
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.error, HasSubstr("error: there is no run in runs/cut"));
+}
+
+// A killed run: its status.json is older than its last step, and says that it is running.
+TEST_F(ReportCommand, AKilledRunIsLostInAllFormats) {
+  const SyntheticRun killed{.steps = 60, .state = "running"};
+  write_synthetic_run(directory_ / "killed", killed);
+  directory_.write("killed/status.json", synthetic_status({.steps = 40, .state = "running"}));
+  // 10 s of startup and 60 steps of 0.5 s; nothing shows what the last 20 s were used for.
+  run_in_shell("touch -d @1700000060 killed/status.json killed/metrics.jsonl");
+  EXPECT_THAT(output("killed"),
+              AllOf(StartsWith("killed: lost (no sign of life)\n"), HasSubstr("step 60 of 100"),
+                    HasSubstr("60000 tokens, loss 1.1333"), HasSubstr("goodput: 50.0 %"),
+                    Not(HasSubstr("running"))));
+  const auto json = nlohmann::json::parse(output("killed --json"))[0];
+  EXPECT_EQ(json["summary"]["state"], "lost");
+  EXPECT_EQ(json["summary"]["step"], 60);
+  EXPECT_EQ(json["attempts"][0]["state"], "lost");
+  EXPECT_EQ(json["goodput"]["other_s"], 20);
+  EXPECT_THAT(output("killed --markdown"),
+              AllOf(HasSubstr("lost"), HasSubstr("50.0 %"), Not(HasSubstr("running"))));
+  output("killed --output report.html");
+  const nlohmann::json data = data_of(content_of("report.html"));
+  EXPECT_EQ(data["runs"]["runs"][0]["goodput"], 0.5);
+  EXPECT_EQ(data["run"]["."]["summary"]["goodput"], 0.5);
+}
+
+TEST_F(ReportCommand, DamagedLinesAreNamed) {
+  std::string metrics;
+  for (int k = 1; k <= 30; ++k) {
+    metrics += synthetic_record(k);
+    if (k == 11 || k == 20 || k == 25) metrics += "{\"step\": nonsense\n";
+  }
+  write_synthetic_run(directory_ / "bad", {.steps = 30});
+  directory_.write("bad/metrics.jsonl", metrics);
+  directory_.write("bad/config.yaml", "train: [1\n");
+  write_synthetic_run(directory_ / "foreign", {.steps = 10});
+  directory_.write("foreign/metrics.jsonl", "epoch,loss\n1,2\n");
+  for (const char* format : {"", " --json", " --markdown", " --csv", " --output x.html"}) {
+    const Outcome outcome = run_kintsugi("report bad foreign" + std::string(format));
+    EXPECT_EQ(outcome.code, 0) << outcome.error;
+    EXPECT_THAT(
+        outcome.error,
+        AllOf(HasSubstr("bad/metrics.jsonl: 3 lines could not be read (first: line 12)"),
+              HasSubstr("bad/config.yaml: was not used: config.yaml line 2 is not valid YAML"),
+              HasSubstr("foreign/metrics.jsonl: has no step that could be read; 2 lines could not "
+                        "be read (first: line 1)")))
+        << format;
+  }
+  const nlohmann::json files = data_of(content_of("x.html"))["run"]["bad"]["skipped"];
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files[0]["path"], "metrics.jsonl");
+}
+
+TEST_F(ReportCommand, RunsKeepTheOrderOfTheArguments) {
+  output("runs/b runs/a --output report.html");
+  const nlohmann::json data = data_of(content_of("report.html"));
+  EXPECT_EQ(data["runs"]["runs"][0]["id"], "b");
+  EXPECT_EQ(data["compare"]["ids"], nlohmann::json({"b", "a"}));
+  EXPECT_EQ(output("runs/b runs/a"), output("runs/b") + output("runs/a"));
+  const std::string csv = output("runs/b runs/a --csv"), table = output("runs/b runs/a --markdown");
+  EXPECT_LT(csv.find("\nb,1,"), csv.find("\na,1,"));
+  EXPECT_LT(table.find("| b |"), table.find("| a |"));
+}
+
 TEST_F(ReportCommand, TheSameOnStandardOutputAndInAFile) {
   for (const char* format : {"json", "csv"}) {
     const std::string file = std::string("report.") + format;
@@ -75,6 +152,31 @@ TEST_F(ReportCommand, ContradictionsAreMistakes) {
   EXPECT_THAT(mistake("runs/a --markdown --json"), HasSubstr("--json"));
   EXPECT_THAT(mistake("runs/a --output x.pdf"), AllOf(HasSubstr("x.pdf"), HasSubstr(".html")));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "x.html"));
+}
+
+TEST_F(ReportCommand, MistakesAreNamedBeforeTheWork) {
+  EXPECT_THAT(mistake("/nonexist"), HasSubstr("/nonexist does not exist"));
+  directory_.write("file", "text");
+  EXPECT_THAT(mistake("file"), HasSubstr("file is not a directory"));
+  for (const char* name : {"none/report.html", "none/metrics.csv", "file/report.md"})
+    EXPECT_THAT(mistake(std::string("runs/a --output ") + name),
+                AllOf(HasSubstr(name), HasSubstr("does not exist"), Not(HasSubstr(".tmp"))));
+}
+
+TEST_F(ReportCommand, LinksAreNotSearchedWithoutAWarning) {
+  std::filesystem::create_directory_symlink(directory_ / "runs/a", directory_ / "runs/latest");
+  const Outcome outcome = run_kintsugi("report runs");
+  EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(outcome.out, output("runs/a") + output("runs/b"));
+}
+
+TEST_F(ReportCommand, WhatIsNoProfileIsNamed) {
+  directory_.write("corpus.txt", "Once upon a time");
+  EXPECT_THAT(mistake("--profile corpus.txt"),
+              HasSubstr("corpus.txt is not a profile of kintsugi train --profile"));
+  directory_.write("cut.json", "{\"otherData\": {\"kintsugi_profile\": 1, ");
+  EXPECT_THAT(mistake("--profile cut.json"), HasSubstr("cut.json is damaged"));
+  EXPECT_THAT(mistake("--profile runs/a"), HasSubstr("runs/a has no profile"));
 }
 
 TEST_F(ReportCommand, OnlyReportsAreReplaced) {

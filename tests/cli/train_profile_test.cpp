@@ -153,7 +153,9 @@ TEST_F(ProfileOnRanks, OnlyTheChosenRanksRecord) {
   EXPECT_THAT(content("out"), HasSubstr("steps 2-3 on 1 of 3 ranks"));
   EXPECT_THAT(content("out"), HasSubstr("memory-bound operations"));
   EXPECT_EQ(report("--profile run/profiles/steps-2-3.json --rank 0"), 2);
-  EXPECT_THAT(content("err"), HasSubstr("--rank 0"));
+  EXPECT_THAT(content("err"), HasSubstr("does not have this rank; it has 1, 2"));
+  ASSERT_EQ(report("--profile run --rank 2 --json"), 0) << "the newest one of a run directory";
+  EXPECT_THAT(content("err"), HasSubstr("run/profiles/steps-2-3.json"));
 }
 
 // 300 calls of an operation instead of one are far beyond what other work can disturb.

@@ -80,6 +80,37 @@ TEST(Goodput, AKilledAttemptIsPartlyDoneAgain) {
   EXPECT_EQ(goodput.attempts()[1].first_step, 20);
 }
 
+// The same, with 4 s of the last 14 s outside of steps.
+TEST(Goodput, OnlyTheStepsOfAKilledAttemptAreProductive) {
+  GoodputEvent second = start(1200, 1205, 20);
+  second.alive_s = 1084;
+  second.reached = 37;
+  second.unrecorded_steps_s = 10;
+  Goodput goodput;
+  goodput.add({start(1000, 1010, 0), progress(1070, 30, 60), second});
+  expect_seconds(goodput.seconds(), {70, 0, 0, 0, 10 + 5, 0, 1200 - 1084, 4});
+  second.unrecorded_steps_s = 1e9;
+  Goodput clamped;
+  clamped.add({start(1000, 1010, 0), progress(1070, 30, 60), second});
+  expect_seconds(clamped.seconds(), {74, 0, 0, 0, 10 + 5, 0, 1200 - 1084, 0});
+}
+
+TEST(Goodput, TheTimeOfUnrecordedStepsIsThatOfTheirRecords) {
+  const auto seconds = [](const std::vector<std::string>& records, std::int64_t last_step) {
+    return signs_of("none", records, {.step = last_step}).unrecorded_steps_s;
+  };
+  const std::string first = R"({"step": 37, "step_time_s": 9})",
+                    second = R"({"step": 21, "step_time_s": 2})",
+                    third = R"({"step": 22, "step_time_s": 4})";
+  EXPECT_EQ(seconds({first, second, third}, 20), 6) << "step 37 was one of an earlier attempt";
+  EXPECT_EQ(seconds({first, second, third}, 21), 4);
+  EXPECT_EQ(seconds({third}, 18), 16) << "three earlier steps took as long";
+  EXPECT_EQ(seconds({"{", second, "[]", third}, 20), 6);
+  EXPECT_EQ(seconds({first, second, third}, 22), std::nullopt) << "no new step";
+  EXPECT_EQ(seconds({R"({"step": 22})"}, 20), std::nullopt) << "unknown";
+  EXPECT_EQ(seconds({}, 0), std::nullopt);
+}
+
 // The same without a record at step 37: the time is divided by the steps.
 TEST(Goodput, ARecordAfterTheBoundaryIsDivided) {
   GoodputEvent second = start(1200, 1205, 20);
@@ -160,6 +191,7 @@ TEST(Goodput, LinesAreReadAsTheyWereWritten) {
   first.submitted_s = 12;
   first.alive_s = 999.125;
   first.reached = 7;
+  first.unrecorded_steps_s = 2.5;
   GoodputEvent last = end(progress(1011, 4, 0.1, 0.25, 0.5), "stopped", 75);
   last.reason = "wall time";
   for (const GoodputEvent& event : {first, progress(1, 2, 3, 4, 5), last}) {
@@ -195,7 +227,7 @@ TEST(Goodput, ALedgerThatIsTooLongIsReported) {
   EXPECT_TRUE(read_goodput_history(directory.path()).goodput.attempts().empty());
   std::filesystem::resize_file(directory / "goodput.jsonl", (64u << 20) + 1);
   EXPECT_EQ(read_goodput_history(directory.path()).problem, "is larger than 64 MiB");
-  directory.write("status.json", "{}");
+  directory.write("status.json", "{\"state\": \"running\"}");
   EXPECT_THAT(report_text(read_run(directory.path())),
               testing::HasSubstr("goodput: unknown, goodput.jsonl is larger than 64 MiB"));
 }

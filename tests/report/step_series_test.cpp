@@ -147,6 +147,7 @@ TEST_F(StepSeriesFile, CountsDamagedLines) {
   series.update();
   EXPECT_EQ(series.rows(), 1u);
   EXPECT_EQ(series.damaged_lines(), 10) << "an empty line is none";
+  EXPECT_EQ(series.first_damaged_line(), 4) << "records are the odd lines, line 2 is empty";
 }
 
 TEST_F(StepSeriesFile, ReadsAReplacedFileAnew) {

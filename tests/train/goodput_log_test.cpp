@@ -122,8 +122,8 @@ TEST_F(GoodputOfRuns, ADirectoryWithoutARunIsRefused) {
   EXPECT_THAT(user_error_of([&] { read_run(directory_ / "nothing"); }), HasSubstr("holds no run"));
   fs::create_directories(run_);
   std::ofstream(run_ / "status.json") << "{\"state\": ";
-  EXPECT_THAT(user_error_of([&] { read_run(run_); }), HasSubstr("is damaged"));
-  std::ofstream(run_ / "status.json") << "{\"state\": 7, \"loss\": \"a\", \"step\": []}";
+  EXPECT_THAT(user_error_of([&] { read_run(run_); }), HasSubstr("is not the status"));
+  std::ofstream(run_ / "status.json") << "{\"state\": \"on\", \"loss\": \"a\", \"step\": []}";
   std::ofstream(run_ / "metrics.jsonl") << "7\n{\n{\"loss\": {}}\n";
   EXPECT_THAT(report_text(read_run(run_)), HasSubstr("loss unknown"));
 }

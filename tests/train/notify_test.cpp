@@ -97,6 +97,14 @@ TEST(Notifier, GivesTheCommandTheEvent) {
       << "control characters are escaped";
 }
 
+TEST(Notifier, TheErrorOfACommandEndsWithoutALineEnd) {
+  CapturedLog log;
+  Notifier notifier({.command = "echo oh no >&2; exit 3"});
+  notifier.send(example_event());
+  notifier.finish();
+  EXPECT_EQ(log.warnings(), "run.notify.command for event failed failed: exit code 3: oh no\n");
+}
+
 TEST(Notifier, AFailingOrMissingCommandIsAWarning) {
   for (const std::string command : {"echo oh no >&2; exit 3", "/no/such/program"}) {
     CapturedLog log;

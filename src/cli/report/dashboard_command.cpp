@@ -89,10 +89,12 @@ void add_dashboard_command(CLI::App& app) {
   command->add_option("--port", a->server.port, "The port; 0: a free one, which is printed")
       ->transform(whole_number(between(0, 65535)))
       ->capture_default_str();
-  command->add_option("--token", a->token,
-                      "Browsers must give this token (?token=TOKEN in the address). Other users of "
-                      "the machine see options; the environment variable KINTSUGI_DASHBOARD_TOKEN "
-                      "hides it");
+  command
+      ->add_option("--token", a->token,
+                   "Browsers must give this token (?token=TOKEN in the address). Other users of "
+                   "the machine see options; the environment variable KINTSUGI_DASHBOARD_TOKEN "
+                   "hides it")
+      ->check([](const std::string& token) { return token.empty() ? "--token is empty" : ""; });
   command->footer(
       "The dashboard only reads. Ctrl-C ends it. /metrics has the metrics of all runs for "
       "Prometheus.\n\nExamples:\n"

@@ -11,6 +11,7 @@
 #include "plan/search/planner.h"
 #include "report/profile/profile_file.h"
 #include "report/profile/profile_output.h"
+#include "report/runs/run_view.h"
 #include "train/engine_options.h"
 #include "train/run_history.h"
 
@@ -35,6 +36,29 @@ PredictedStep predict(const ProfileFacts& facts, const std::string& source,
            .step_s = e.step_s}};
 }
 
+// The newest profile of a run directory; a file is itself.
+std::string profile_file_of(const std::string& given) {
+  const std::filesystem::path run = given;
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(run, unknown)) return given;
+  std::filesystem::path newest;
+  std::int64_t changed_ns = INT64_MIN;
+  for (const std::string& name : profile_names(run)) {
+    const std::filesystem::path file = run / "profiles" / name;
+    const std::optional<FileStamp> stamp = stamp_of(file);
+    if (!stamp || stamp->changed_ns < changed_ns) continue;
+    newest = file;
+    changed_ns = stamp->changed_ns;
+  }
+  if (newest.empty())
+    user_error(
+        "{} has no profile in profiles/: give a file, or the run directory of kintsugi train "
+        "--profile",
+        given);
+  log_note("{} is the newest profile of this run", newest.string());
+  return newest.string();
+}
+
 }  // namespace
 
 void add_profile_options(CLI::App& command, ProfileReportOptions& options) {
@@ -42,8 +66,8 @@ void add_profile_options(CLI::App& command, ProfileReportOptions& options) {
       command
           .add_option(
               "--profile", options.file,
-              "Instead of runs: analyze this profile (train --profile), a step by category, "
-              "operation, layer and idle time")
+              "Instead of runs: analyze this profile (train --profile), or the newest of a run "
+              "directory: a step by category, operation, layer and idle time")
           ->type_name("FILE")
           ->check([](const std::string& file) { return file.empty() ? "give a file" : ""; });
   command
@@ -63,19 +87,21 @@ void add_profile_options(CLI::App& command, ProfileReportOptions& options) {
 }
 
 void report_profile(const ProfileReportOptions& options, bool json) {
-  const ProfileAnalysis analysis = analyze(read_profile(options.file), options.file, options.rank);
+  const std::string file = profile_file_of(options.file);
+  const ProfileAnalysis analysis = analyze(read_profile(file), file, options.rank);
   nlohmann::ordered_json result = profile_json(analysis);
   std::string text;
   if (!options.against.empty()) {
-    const ProfileDiff diff = compare_profiles(
-        analyze(read_profile(options.against), options.against, options.rank), analysis);
+    const std::string older = profile_file_of(options.against);
+    const ProfileDiff diff =
+        compare_profiles(analyze(read_profile(older), older, options.rank), analysis);
     result["diff"] = diff_json(diff);
     text = diff_text(diff);
   } else {
     text = profile_text(analysis);
   }
   if (!options.machine.empty()) {
-    const PredictedStep predicted = predict(analysis.facts, options.file, options.machine);
+    const PredictedStep predicted = predict(analysis.facts, file, options.machine);
     result["prediction"] = prediction_json(analysis, predicted);
     text += prediction_text(analysis, predicted);
   }

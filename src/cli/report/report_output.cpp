@@ -1,10 +1,12 @@
 #include "cli/report/report_output.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 
@@ -46,8 +48,20 @@ const FormatName& name_of(ReportFormat format) {
   return kReportFormats[static_cast<std::size_t>(format)];
 }
 
+// Before the work, and by the name that was asked for.
+void refuse_folder_of(const fs::path& output) {
+  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    user_error("--output {}: the folder {} does not exist", output.string(), folder.string());
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    user_error("--output {}: the folder cannot be written to: {}", output.string(),
+               std::generic_category().message(errno));
+}
+
 // A typo must not cost somebody their README.md.
 void refuse_to_replace(const fs::path& output, ReportFormat format) {
+  refuse_folder_of(output);
   std::error_code error;
   if (!fs::exists(output, error)) return;
   if (!fs::is_regular_file(output, error))
@@ -62,34 +76,21 @@ void refuse_to_replace(const fs::path& output, ReportFormat format) {
                output.string());
 }
 
-// The directories as they were given, and the runs below those that are no runs themselves.
-std::vector<fs::path> run_directories(const std::vector<fs::path>& given) {
-  std::vector<fs::path> all;
-  for (const fs::path& directory : given) {
-    std::error_code error;
-    if (fs::exists(directory / "status.json", error) || !fs::is_directory(directory, error)) {
-      all.push_back(directory);  // or a mistake, which read_run explains
-      continue;
-    }
-    const ReportedRuns below({directory});
-    const fs::path root = fs::canonical(directory);
-    for (const SummaryReader* run : below.readers())
-      all.push_back((directory / run->directory().lexically_relative(root)).lexically_normal());
-  }
-  return all;
-}
-
 std::string text_of_runs(const std::vector<fs::path>& directories) {
+  const ReportedRuns runs(directories);
+  runs.warn_of_damage();
   std::string text;
-  for (const fs::path& directory : run_directories(directories))
-    text += printable(report_text(read_run(directory)));
+  for (const SummaryReader* run : runs.readers())
+    text += printable(report_text(read_run(runs.index().given_path(*run))));
   return text;
 }
 
 std::string json_of_runs(const std::vector<fs::path>& directories) {
+  const ReportedRuns runs(directories);
+  runs.warn_of_damage();
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const fs::path& directory : run_directories(directories))
-    all.push_back(report_json(read_run(directory)));
+  for (const SummaryReader* run : runs.readers())
+    all.push_back(report_json(read_run(runs.index().given_path(*run))));
   return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -119,6 +120,7 @@ std::string markdown_of_runs(const std::vector<fs::path>& directories) {
         {.name = ReportedRuns::name_of(*run), .view = run_json(*run, runs.series())});
     runs.series().with(run->directory(), [&](const StepSeries& series) {
       report.runs.back().figures = step_figures(series, report.table_steps);
+      runs.warn_of_damage(*run, series);
     });
   }
   return to_markdown(report);
@@ -151,6 +153,7 @@ std::string html_of_runs(const std::vector<fs::path>& directories) {
                           .profiles = profiles_of(run->directory())});
     runs.series().with(run->directory(), [&](const StepSeries& series) {
       report.run.back().series = report_series(series, runs.readers().size());
+      runs.warn_of_damage(*run, series);
     });
   }
   return html_report(page_html(), report_data(report));
@@ -172,6 +175,7 @@ std::string content_of(const std::vector<fs::path>& directories, ReportFormat fo
 void write_csv_of(const std::vector<fs::path>& directories,
                   const std::function<void(std::string_view)>& write) {
   const ReportedRuns runs(directories);
+  runs.warn_of_damage();
   std::vector<CsvRun> sources;
   for (const SummaryReader* run : runs.readers())
     sources.push_back({ReportedRuns::name_of(*run), run->directory() / "metrics.jsonl"});

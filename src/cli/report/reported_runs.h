@@ -19,6 +19,10 @@ class ReportedRuns {
   const std::vector<const SummaryReader*>& readers() const { return readers_; }
   SeriesCache& series() { return series_; }
 
+  // Warns of the files of which something could not be read, once the series of a run is known.
+  void warn_of_damage(const SummaryReader& run, const StepSeries& series) const;
+  void warn_of_damage() const;  // for all runs; reads their series
+
   // Its id; a run that was given alone has the name of its directory.
   static std::string name_of(const SummaryReader& run);
 

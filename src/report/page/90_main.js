@@ -7,6 +7,7 @@
   const source = Source.open();
   const view = ViewState.parse(location.hash);
   const details = new Map();   // id -> reply of /api/run
+  let skipped = [];            // of the folders: {path, why}
   const profiles = new Map();  // id -> {name, data, problem}
   let comparison = null;
   let stream = null;
@@ -134,25 +135,32 @@
     const reply = await source.runs();
     const ids = new Set(reply.runs.map((run) => run.id));
     list.update(reply.runs, [...list.runs.keys()].filter((id) => !ids.has(id)));
-    showSkipped(reply.skipped || []);
+    skipped = reply.skipped || [];
+    showSkipped();
     if (!reply.runs.length)
       notice('There are no runs below ' + (reply.folders || []).join(', ') + ' yet.');
     else
       notice('');
   }
-  function showSkipped(skipped) {
+  // Those of the folders, and what was found damaged in the runs that were read.
+  function showSkipped() {
+    const all = [...skipped];
+    for (const [id, detail] of details)
+      for (const {path, why} of detail.skipped || [])
+        if (list.runs.has(id)) all.push({path: list.runs.get(id).name + '/' + path, why});
     const element = byId('skipped');
-    element.hidden = !skipped.length;
+    element.hidden = !all.length;
     element.querySelector('summary').textContent =
-        skipped.length + (skipped.length === 1 ? ' file' : ' files') + ' skipped';
+        all.length + (all.length === 1 ? ' file' : ' files') + ' skipped or damaged';
     element.querySelector('ul').replaceChildren(
-        ...skipped.slice(0, 200).map(({path, why}) => make('li', {text: path + ': ' + why})));
+        ...all.slice(0, 200).map(({path, why}) => make('li', {text: path + ': ' + why})));
   }
   async function loadDetail(id) {
     const detail = await source.run(id);
     if (!detail) return;  // a report without the files of this run
     details.set(id, detail);
     if (detail.summary) list.update([detail.summary]);
+    showSkipped();
   }
   // Draws the profile when it arrives: reading one may take seconds.
   async function loadProfile(id, name) {

@@ -29,12 +29,22 @@ const OperationTotal* furthest_below_roofline(const ProfileAnalysis& analysis) {
   return found;
 }
 
+// "0, 8, 16, …"
+std::string list_of_ranks(const Profile& profile) {
+  constexpr std::size_t kMostNamed = 16;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(profile.ranks.size(), kMostNamed); ++i)
+    list += fmt::format("{}{}", i > 0 ? ", " : "", profile.ranks[i].rank);
+  return profile.ranks.size() > kMostNamed ? list + ", …" : list;
+}
+
 void keep_rank(Profile& profile, const std::string& source, int rank) {
+  const bool has_rank = std::any_of(profile.ranks.begin(), profile.ranks.end(),
+                                    [&](const RankTrace& one) { return one.rank == rank; });
+  if (!has_rank)
+    user_error("--rank {}: {} does not have this rank; it has {}", rank, source,
+               list_of_ranks(profile));
   std::erase_if(profile.ranks, [&](const RankTrace& one) { return one.rank != rank; });
-  if (profile.ranks.empty())
-    user_error(
-        "--rank {}: {} does not have this rank; kintsugi report --profile lists those it has", rank,
-        source);
 }
 
 }  // namespace

@@ -227,6 +227,10 @@ std::string version_text(const json& version) {
   return "unknown";
 }
 
+[[noreturn]] void refuse_foreign(const std::string& source) {
+  user_error("{} is not a profile of kintsugi train --profile", source);
+}
+
 void check_version(const json& version, const std::string& source) {
   if (!version.is_number_integer() || version != kProfileVersion)
     user_error("{} is a profile of another version ({}): this program reads version {}", source,
@@ -249,12 +253,13 @@ Profile parse_profile(std::string_view text, const std::string& source) {
   json root;
   try {
     root = json::parse(text.begin(), text.end(), take);
-  } catch (const json::exception& error) {
-    user_error("{} is damaged: {}", source, error.what());
+  } catch (const json::exception&) {
+    if (text.find("\"kintsugi_profile\"") == text.npos) refuse_foreign(source);
+    user_error("{} is damaged: it is no complete JSON text", source);
   }
   const auto other = root.is_object() ? root.find("otherData") : root.end();
   if (other == root.end() || !other->is_object() || !other->contains("kintsugi_profile"))
-    user_error("{} is not a profile: kintsugi train --profile writes them", source);
+    refuse_foreign(source);
   check_version(other->at("kintsugi_profile"), source);
   Profile profile{.facts = facts_of(*other, source), .ranks = ranks_of(*other, source)};
   events.give(profile.ranks);

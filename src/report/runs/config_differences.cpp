@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/yaml_document.h"
 #include "report/runs/public_config.h"
 
@@ -44,18 +45,21 @@ void flatten(const YAML::Node& node, const std::string& key, ConfigValues& value
 
 }  // namespace
 
-ConfigValues all_config_values(const std::string& yaml) {
+ConfigValues all_config_values(const std::string& yaml, std::string* problem) {
   ConfigValues values;
   try {
     const YAML::Node root = load_yaml(yaml, "config.yaml");
     if (root.IsMap()) flatten(root, "", values);
-  } catch (const UserError&) {  // of another program, or half-written
+    if (problem != nullptr && !root.IsMap() && !root.IsNull())
+      *problem = "config.yaml is not a map of keys";
+  } catch (const UserError& error) {  // of another program, or half-written
+    if (problem != nullptr) *problem = printable(error.what());
   }
   return values;
 }
 
-ConfigValues config_values(const std::string& yaml) {
-  ConfigValues values = all_config_values(yaml);
+ConfigValues config_values(const std::string& yaml, std::string* problem) {
+  ConfigValues values = all_config_values(yaml, problem);
   for (auto& [key, value] : values)
     if (is_hidden_key(key) && value != "null") value = kHiddenValue;
   return values;

@@ -8,11 +8,12 @@
 namespace kintsugi {
 
 // A configuration as dotted keys: "optimizer.lr", "data.train[0].path". Empty if the text is not
-// YAML. Lists of plain values are one value: "[0.9, 0.95]". Secrets are hidden (public_config.h).
+// YAML; `problem` then says why. Lists of plain values are one value: "[0.9, 0.95]". Secrets are
+// hidden (public_config.h).
 using ConfigValues = std::map<std::string, std::string>;
-ConfigValues config_values(const std::string& yaml);
+ConfigValues config_values(const std::string& yaml, std::string* problem = nullptr);
 // With the secrets.
-ConfigValues all_config_values(const std::string& yaml);
+ConfigValues all_config_values(const std::string& yaml, std::string* problem = nullptr);
 
 struct ConfigDifference {
   std::string key;

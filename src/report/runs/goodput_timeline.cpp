@@ -120,7 +120,8 @@ GoodputHistory read_goodput_history(const std::filesystem::path& run) {
   const std::filesystem::path metrics = run / "metrics.jsonl";
   const FileTail tail = read_tail(metrics, kMetricsEnd);
   GoodputHistory history = goodput_history(
-      ledger.events, signs_of(metrics, tail.lines.empty() ? "" : tail.lines.back()));
+      ledger.events,
+      signs_of(metrics, tail.lines, ledger.events.empty() ? GoodputEvent{} : ledger.events.back()));
   history.problem = ledger.problem;
   return history;
 }

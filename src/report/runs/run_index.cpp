@@ -31,6 +31,9 @@ RunIndex::RunIndex(const std::vector<fs::path>& folders, Surroundings machine)
   for (const fs::path& given : folders) {
     std::error_code error;
     const fs::path path = fs::canonical(given, error);
+    if (error == std::errc::no_such_file_or_directory)
+      user_error("{} does not exist; give folders that hold runs, or run directories",
+                 given.string());
     if (error || !fs::is_directory(path, error))
       user_error("{} is not a directory; give folders that hold runs, or run directories",
                  given.string());
@@ -65,6 +68,7 @@ void RunIndex::search() {
   const double begin = machine_.now_s();
   found_.clear();
   skipped_.clear();
+  order_.clear();
   more_skipped_ = directories_ = 0;
   for (const Folder& folder : folders_) visit(folder.path, folder, 0);
   runs_ = std::move(found_);
@@ -101,6 +105,7 @@ bool RunIndex::add_run(const fs::path& directory, const Folder& folder) {
                                : directory.lexically_relative(folder.path).string();
   run.summary().name = printable(name);
   found_.emplace(id, std::move(run));
+  order_.push_back(id);
   return true;
 }
 
@@ -121,11 +126,7 @@ void RunIndex::descend(const fs::path& directory, const Folder& folder, int dept
     std::error_code unknown;
     const fs::path& path = entry->path();
     if (path.filename().string().starts_with(".")) continue;
-    if (entry->is_symlink(unknown)) {
-      if (fs::is_directory(path, unknown)) skip(path, "is a symbolic link");
-    } else if (entry->is_directory(unknown)) {
-      inside.push_back(path);
-    }
+    if (!entry->is_symlink(unknown) && entry->is_directory(unknown)) inside.push_back(path);
   }
   if (error) skip(directory, error.message());
   if (depth == kMostLevels && !inside.empty())
@@ -147,6 +148,21 @@ const SummaryReader* RunIndex::find(std::string_view id) const {
   return found == runs_.end() ? nullptr : &found->second;
 }
 
+std::vector<const SummaryReader*> RunIndex::in_order() const {
+  std::vector<const SummaryReader*> list;
+  for (const std::string& id : order_) list.push_back(&runs_.at(id));
+  return list;
+}
+
+fs::path RunIndex::given_path(const SummaryReader& run) const {
+  for (const Folder& folder : folders_)
+    if (id_of(run.directory(), folder) == run.summary().id) {
+      if (run.directory() == folder.path) return folder.given;
+      return (folder.given / run.directory().lexically_relative(folder.path)).lexically_normal();
+    }
+  return run.directory();
+}
+
 std::uint64_t RunIndex::bytes_read() const {
   std::uint64_t bytes = bytes_of_others_;
   for (const auto& [id, run] : runs_) bytes += run.bytes_read();
@@ -155,7 +171,7 @@ std::uint64_t RunIndex::bytes_read() const {
 
 nlohmann::ordered_json runs_json(const RunIndex& index) {
   nlohmann::ordered_json runs = nlohmann::ordered_json::array(), left_out = runs;
-  for (const auto& [id, run] : index.runs()) runs.push_back(to_json(run.summary()));
+  for (const SummaryReader* run : index.in_order()) runs.push_back(to_json(run->summary()));
   for (const SkippedFile& file : index.skipped())
     left_out.push_back({{"path", printable(file.path.string())}, {"why", file.why}});
   return {

@@ -29,6 +29,10 @@ class RunIndex {
   // the folder comes first.
   const std::map<std::string, SummaryReader, std::less<>>& runs() const { return runs_; }
   const SummaryReader* find(std::string_view id) const;  // nullptr: no such run
+  // Folders in the order in which they were given, the runs of each by their paths.
+  std::vector<const SummaryReader*> in_order() const;
+  // The directory of a run: the folder as it was given, and the path below it.
+  std::filesystem::path given_path(const SummaryReader& run) const;
   // What was left out; at most a few hundred, the last one then says how many more.
   const std::vector<SkippedFile>& skipped() const { return skipped_; }
   std::vector<std::string> folders() const;  // as they were given
@@ -50,6 +54,7 @@ class RunIndex {
   Surroundings machine_;
   std::vector<Folder> folders_;
   std::map<std::string, SummaryReader, std::less<>> runs_, found_;
+  std::vector<std::string> order_;  // ids, as they were found
   std::vector<SkippedFile> skipped_;
   std::int64_t more_skipped_ = 0, directories_ = 0;
   std::uint64_t bytes_of_others_ = 0;  // read in directories that are no runs

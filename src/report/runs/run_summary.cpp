@@ -12,6 +12,7 @@
 #include "core/statistics.h"
 #include "core/units.h"
 #include "energy/energy_totals.h"
+#include "report/runs/goodput_timeline.h"
 #include "report/runs/json_members.h"
 
 namespace kintsugi {
@@ -160,7 +161,8 @@ void SummaryReader::read_status() {
   s.tokens_per_s = number_at(*json, "tokens_per_s");
   claimed_eta_s_ = number_at(*json, "eta_s");
   s.attempts = number_at(*json, "attempt");
-  s.goodput = json->contains("goodput") ? number_at((*json)["goodput"], "fraction") : std::nullopt;
+  claimed_goodput_ =
+      json->contains("goodput") ? number_at((*json)["goodput"], "fraction") : std::nullopt;
   pid_ = number_at(*json, "pid");
   metrics_.stamp.reset();  // its last record is newer
 }
@@ -255,6 +257,7 @@ void SummaryReader::judge(const Surroundings& machine) {
   s.state = known ? claimed_state_ : "unknown";
   s.reason = claimed_reason_;
   s.eta_s = claimed_eta_s_;
+  s.goodput = claimed_goodput_;
   s.stalled = false;
   s.updated_s = {};
   for (const File* file : {&status_, &metrics_})
@@ -280,6 +283,18 @@ void SummaryReader::judge(const Surroundings& machine) {
   s.stalled = false;
   s.eta_s = {};
   s.reason = here ? "its process is gone" : "no sign of life";
+  if (const auto goodput = goodput_until_lost()) s.goodput = goodput;
+}
+
+// status.json is older than the last step.
+std::optional<double> SummaryReader::goodput_until_lost() {
+  if (!lost_stamp_ || lost_stamp_ != metrics_.stamp) {
+    lost_stamp_ = metrics_.stamp;
+    const Goodput goodput = read_goodput_history(directory_).goodput;
+    lost_goodput_ =
+        goodput.attempts().empty() ? std::nullopt : std::optional(goodput.seconds().fraction());
+  }
+  return lost_goodput_;
 }
 
 bool SummaryReader::may_change() const {

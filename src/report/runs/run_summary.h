@@ -70,6 +70,7 @@ class SummaryReader {
   void read_layout();
   void read_energy();
   void judge(const Surroundings& machine);
+  std::optional<double> goodput_until_lost();
   std::string read_small(File& file);
 
   std::filesystem::path directory_;
@@ -82,7 +83,9 @@ class SummaryReader {
   // What the files say.
   std::string claimed_state_, claimed_reason_, node_;
   std::optional<double> pid_, step_time_s_, spent_j_, spent_per_token_, earlier_j_,
-      earlier_per_token_, claimed_eta_s_;
+      earlier_per_token_, claimed_eta_s_, claimed_goodput_;
+  std::optional<FileStamp> lost_stamp_;  // of metrics.jsonl, for which lost_goodput_ was counted
+  std::optional<double> lost_goodput_;
 };
 
 }  // namespace kintsugi

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/log.h"
+#include "core/units.h"
 #include "report/runs/config_differences.h"
 #include "report/runs/goodput_timeline.h"
 #include "report/runs/json_members.h"
@@ -105,6 +106,20 @@ RunSummary with_energy(RunSummary summary, const Goodput& goodput) {
   return summary;
 }
 
+std::string damage_of(const StepSeries& series) {
+  const std::string begin = series.rows() == 0 ? "has no step that could be read" : "";
+  if (series.damaged_lines() == 0) return begin;
+  return fmt::format("{}{} could not be read (first: line {})", begin.empty() ? "" : begin + "; ",
+                     format_number(series.damaged_lines(), "line"), series.first_damaged_line());
+}
+
+ViewJson to_json(const std::vector<SkippedFile>& files) {
+  ViewJson list = ViewJson::array();
+  for (const SkippedFile& file : files)
+    list.push_back({{"path", file.path.string()}, {"why", file.why}});
+  return list;
+}
+
 ViewJson summary_figures(const std::vector<const SummaryReader*>& runs) {
   ViewJson list = ViewJson::array();
   for (const SummaryReader* run : runs) list.push_back(to_json(run->summary()));
@@ -112,6 +127,24 @@ ViewJson summary_figures(const std::vector<const SummaryReader*>& runs) {
 }
 
 }  // namespace
+
+std::vector<SkippedFile> damaged_files(const fs::path& run, const StepSeries& series) {
+  std::vector<SkippedFile> files;
+  const std::optional<FileStamp> metrics = stamp_of(run / "metrics.jsonl");
+  if (!series.problem().empty())
+    files.push_back({"metrics.jsonl", series.problem()});
+  else if (const std::string damage = damage_of(series);
+           metrics && metrics->size > 0 && !damage.empty())
+    files.push_back({"metrics.jsonl", damage});
+  const FileText config = read_run_file(run / "config.yaml", kMostConfig);
+  std::string problem = config.problem;
+  if (problem.empty()) {
+    config_values(config.text, &problem);
+    if (!problem.empty()) problem = "was not used: " + problem;
+  }
+  if (!problem.empty()) files.push_back({"config.yaml", problem});
+  return files;
+}
 
 LogTail read_log_tail(const fs::path& run) {
   FileTail tail = read_tail(run / "log.txt", kLogTail);
@@ -157,10 +190,15 @@ std::vector<std::string> profile_names(const fs::path& run) {
 
 ViewJson run_json(const SummaryReader& run, SeriesCache& series) {
   const fs::path& directory = run.directory();
-  const GoodputHistory history = read_goodput_history(directory);
+  GoodputHistory history = read_goodput_history(directory);
+  if (run.summary().state == "lost") history.goodput.mark_lost();
   const FileText config = read_run_file(directory / "config.yaml", kMostConfig);
   std::vector<std::string> keys;
-  series.with(directory, [&](const StepSeries& of) { keys = of.keys(); });
+  std::vector<SkippedFile> damaged;
+  series.with(directory, [&](const StepSeries& of) {
+    keys = of.keys();
+    damaged = damaged_files(directory, of);
+  });
   return {{"summary", to_json(with_energy(run.summary(), history.goodput))},
           {"status", object_in(directory / "status.json")},
           {"config", public_config(config.text)},
@@ -176,7 +214,8 @@ ViewJson run_json(const SummaryReader& run, SeriesCache& series) {
           {"log", read_log_tail(directory).lines},
           {"energy", object_in(directory / "energy.json")},
           {"profiles", profile_names(directory)},
-          {"keys", keys}};
+          {"keys", keys},
+          {"skipped", to_json(damaged)}};
 }
 
 ViewJson compare_json(const std::vector<const SummaryReader*>& runs) {

@@ -14,6 +14,10 @@ namespace kintsugi {
 // or damaged are null, long ones are read from their end.
 nlohmann::ordered_json run_json(const SummaryReader& run, SeriesCache& series);
 
+// The files of a run of which something could not be read, once its series is known. Names are
+// those in the run directory.
+std::vector<SkippedFile> damaged_files(const std::filesystem::path& run, const StepSeries& series);
+
 // The last lines of log.txt, and where the next ones begin.
 struct LogTail {
   std::vector<std::string> lines = {};

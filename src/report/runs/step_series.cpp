@@ -50,7 +50,7 @@ void StepSeries::reset() {
   offset_ = 0;
   last_bytes_.clear();
   skipping_ = false;
-  damaged_ = records_ = 0;
+  lines_ = damaged_ = first_damaged_ = records_ = 0;
   steps_ = {};
   tokens_ = {};
   hours_ = {};
@@ -170,8 +170,9 @@ void StepSeries::expect(std::uint64_t bytes_left, std::uint64_t bytes_done,
 void StepSeries::take_lines(std::string_view text) {
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
+    ++lines_;
     if (skipping_)
-      ++damaged_;
+      note_damage();
     else if (end > 0)
       take_line(text.substr(0, end));
     skipping_ = false;
@@ -188,7 +189,11 @@ void StepSeries::take_line(std::string_view line) {
   if (valid && rows() < kMostRows)
     commit();
   else
-    ++damaged_;
+    note_damage();
+}
+
+void StepSeries::note_damage() {
+  if (++damaged_ == 1 && tail_bytes_ == 0) first_damaged_ = lines_;
 }
 
 std::size_t StepSeries::slot_of(std::string_view key) {

@@ -56,6 +56,8 @@ class StepSeries {
   std::size_t rows() const { return steps_.size(); }
   std::int64_t records() const { return records_; }  // rows, before neighbours were merged
   std::int64_t damaged_lines() const { return damaged_; }
+  // From 1; 0: there is none, or the series began at the tail.
+  std::int64_t first_damaged_line() const { return first_damaged_; }
   std::int64_t rewinds() const { return rewinds_; }  // how often rows were dropped
   std::size_t memory_bytes() const;
   std::uint64_t bytes_read() const { return bytes_read_; }
@@ -102,6 +104,7 @@ class StepSeries {
   void read_from(const RunFile& file);
   void take_lines(std::string_view text);
   void take_line(std::string_view line);
+  void note_damage();
   static bool is_column(Role role) {
     return role == Role::Column || role == Role::Duration || role == Role::Rate ||
            role == Role::Energy;
@@ -130,7 +133,7 @@ class StepSeries {
   std::string last_bytes_;        // before it: shows whether the file was rewritten in place
   bool skipping_ = false;         // inside a line that is too long
   std::uint64_t bytes_read_ = 0;  // in all
-  std::int64_t damaged_ = 0, records_ = 0, rewinds_ = 0;
+  std::int64_t lines_ = 0, damaged_ = 0, first_damaged_ = 0, records_ = 0, rewinds_ = 0;
 
   std::vector<double> steps_, tokens_, hours_;
   std::vector<StepColumn> columns_;

@@ -27,9 +27,10 @@ void run_command(const NotifierOptions& options, const Notification& one) {
                     .input = one.json + "\n"});
   if (output.timed_out) failure("it was killed after {} s", options.limit_s);
   if (!output.found) failure("there is no /bin/sh");
+  const std::string error = output.error.substr(0, output.error.find_last_not_of(" \r\n") + 1);
   if (output.code != 0)
     failure("exit code {}{}", output.code,
-            output.error.empty() ? "" : ": " + output.error.substr(0, kMostShownOutput));
+            error.empty() ? "" : ": " + error.substr(0, kMostShownOutput));
 }
 
 void post_to_webhook(const NotifierOptions& options, const Notification& one) {
