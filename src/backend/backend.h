@@ -41,6 +41,9 @@ struct MatmulOptions {
   // b has not been written since the last synchronize(), as the weights of generation: it may be
   // read before the operations that were queued earlier are done.
   bool constant_b = false;
+  // A row of c depends on its row of a, not on its index: deterministic generation, which computes
+  // the same number of rows in every step. A GPU's kernels compute all rows of a matmul alike.
+  bool rows_alike = false;
 };
 
 // The positions of an attention's tokens in their sequence: consecutive from `first`, or in two

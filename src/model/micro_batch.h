@@ -17,6 +17,7 @@ struct CachedTokens {
     std::int64_t slot = 0;
     std::int64_t position = 0;  // of the first token
   };
+  bool deterministic = false;  // a token's results do not depend on the other tokens
   std::int64_t singles = 0;
   std::vector<Chunk> chunks = {};
   // Keys and values are in pages of page_tokens tokens (PagedAttentionOptions):

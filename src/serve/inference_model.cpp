@@ -336,7 +336,8 @@ InferenceModel::Inputs InferenceModel::upload(const StepLayout& layout) {
                   .length = layout.rows(),
                   .ids = integers.add(layout.ids),
                   .positions = integers.add(layout.positions)};
-  inputs.cached = {.singles = layout.singles,
+  inputs.cached = {.deterministic = options_.deterministic,
+                   .singles = layout.singles,
                    .chunks = layout.chunks,
                    .page_tokens = kPageTokens,
                    .rows = integers.add(layout.cache_rows),

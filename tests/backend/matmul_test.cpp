@@ -85,6 +85,19 @@ class MatmulTest : public OperationTest {
 };
 KINTSUGI_ON_EACH_BACKEND(MatmulTest);
 
+TEST_P(MatmulTest, RowsAlike) {
+  const Problem p{.m = 64, .n = 200, .k = 300, .transpose_b = true};
+  const Values row = activations(p.k);
+  Values a;
+  for (std::int64_t i = 0; i < p.m; ++i) a.insert(a.end(), row.begin(), row.end());
+  const Tensor c = out(type(), {p.m, p.n});
+  backend().matmul(c, in(a, type(), shape_a(p)), in(activations(p.n * p.k), type(), shape_b(p)),
+                   {.transpose_b = true, .rows_alike = true});
+  const Values values = read(c);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(values[i], values[i % static_cast<std::size_t>(p.n)]) << i;
+}
+
 TEST_P(MatmulTest, EveryTranspose) {
   for (Problem p : kProblems)
     for (const bool transpose_a : {false, true})

@@ -108,7 +108,10 @@ TEST_F(RunFolders, NamesTheFolderWhenThereAreSeveral) {
             (std::vector<std::string>{"runs-2/a", "runs/a", "z"}));
   EXPECT_EQ(ids(index({directory_ / "z"})), std::vector<std::string>{"."});
   const std::string error = user_error_of([&] { index({directory_ / "nothing"}); });
-  EXPECT_NE(error.find("nothing is not a directory"), std::string::npos) << error;
+  EXPECT_NE(error.find("nothing does not exist"), std::string::npos) << error;
+  const fs::path file = write("file", "text");
+  const std::string no_folder = user_error_of([&] { index({file}); });
+  EXPECT_NE(no_folder.find("file is not a directory"), std::string::npos) << no_folder;
 }
 
 TEST_F(RunFolders, ARunningRunWithoutSignsOfLife) {

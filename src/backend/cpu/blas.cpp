@@ -3,8 +3,10 @@
 #include <cblas.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
@@ -45,6 +47,50 @@ void gemm(const GemmArguments<double>& g) {
                 narrow(g.k), g.alpha, g.a, narrow(g.lda), g.b, narrow(g.ldb), g.beta, g.c,
                 narrow(g.ldc));
   });
+}
+
+namespace {
+
+template <class R>
+bool computes_alike(std::int64_t rows, std::int64_t columns, std::int64_t depth, bool transpose_b) {
+  std::vector<R> a(static_cast<std::size_t>(rows * depth)),
+      b(static_cast<std::size_t>(depth * columns)), c(static_cast<std::size_t>(rows * columns));
+  const auto number = [](std::int64_t i) { return static_cast<R>(std::sin(1.0 + 0.7 * i * i)); };
+  for (std::int64_t i = 0; i < rows * depth; ++i)
+    a[static_cast<std::size_t>(i)] = number(i % depth);
+  for (std::int64_t i = 0; i < depth * columns; ++i)
+    b[static_cast<std::size_t>(i)] = number(depth + i);
+  gemm(GemmArguments<R>{.transpose_b = transpose_b,
+                        .m = rows,
+                        .n = columns,
+                        .k = depth,
+                        .a = a.data(),
+                        .lda = depth,
+                        .b = b.data(),
+                        .ldb = transpose_b ? depth : columns,
+                        .c = c.data(),
+                        .ldc = columns});
+  for (std::int64_t row = 1; row < rows; ++row)
+    if (!std::equal(c.begin(), c.begin() + columns, c.begin() + row * columns)) return false;
+  return true;
+}
+
+}  // namespace
+
+std::int64_t rows_computed_alike() {
+  static const std::int64_t most = [] {
+    for (std::int64_t rows = 64; rows > 1; rows /= 2) {
+      bool alike = true;
+      for (const std::int64_t columns : {67, 128})
+        for (const std::int64_t depth : {48, 333})
+          for (const bool transpose_b : {false, true})
+            alike = alike && computes_alike<float>(rows, columns, depth, transpose_b) &&
+                    computes_alike<double>(rows, columns, depth, transpose_b);
+      if (alike) return rows;
+    }
+    return std::int64_t{1};
+  }();
+  return most;
 }
 
 void use_one_blas_thread() { openblas_set_num_threads(1); }

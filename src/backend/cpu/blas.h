@@ -23,6 +23,10 @@ struct GemmArguments {
 void gemm(const GemmArguments<float>& g);
 void gemm(const GemmArguments<double>& g);
 
+// The most rows, a power of two up to 64, that one GEMM computes alike: equal rows of a give equal
+// rows of c. Measured once, because kernels may sum in another order for some rows (OpenBLAS for
+// Haswell and Zen: for the second six of twelve).
+std::int64_t rows_computed_alike();
 // Makes every BLAS call run on the calling thread only, however the library was built.
 void use_one_blas_thread();
 // OpenBLAS maps a buffer of kBlasBuffer bytes for each thread that calls it. Our GEMMs, of a few

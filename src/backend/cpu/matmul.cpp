@@ -20,9 +20,10 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // About 256 rows per tile: the tile of c stays in cache between its first write and the GEMM, and
 // packing the shared operand once per tile costs less than one percent. With few rows (decoding)
 // the columns are split instead.
-Tiling tile(std::int64_t m, std::int64_t n, int threads) {
+Tiling tile(std::int64_t m, std::int64_t n, int threads, std::int64_t most_rows) {
   Tiling t{};
   t.rows = std::clamp<std::int64_t>(ceil_div(ceil_div(m, threads), 8) * 8, 8, 256);
+  t.rows = std::min(t.rows, most_rows);
   t.row_tiles = ceil_div(m, t.rows);
   t.column_tiles = t.row_tiles >= threads
                        ? 1
@@ -156,7 +157,7 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
   KINTSUGI_CHECK((o.scale == 1 && o.residual_scale == 1) || !(o.bias || o.gelu || o.gelu_input),
                  "matmul: scales cannot be combined with a bias or GELU");
   if (size_of(a.dtype()) == 2) reserve_scratch<float>(kWideScratch);
-  const Tiling t = tile(m, n, pool_.threads());
+  const Tiling t = tile(m, n, pool_.threads(), o.rows_alike ? rows_computed_alike() : 256);
   pool_.run(t.row_tiles * t.column_tiles, [&](std::int64_t task, int thread) {
     const std::int64_t row = task / t.column_tiles * t.rows,
                        column = task % t.column_tiles * t.columns;

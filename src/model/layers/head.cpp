@@ -109,8 +109,9 @@ Tensor Head::hidden_states(const LayerRun& run, Tensor x) const {
 
 Tensor Head::logits(const LayerRun& run, Tensor x) const {
   const Tensor normed = hidden_states(run, x), logits = logits_.rows(0, x.extent(0));
-  run.backend().matmul(logits, normed, run.store().weight(weight_).rows(0, rows_.size()),
-                       {.transpose_b = true, .constant_b = run.batch.cached != nullptr});
+  MatmulOptions options = run.generation_options();
+  options.transpose_b = true;
+  run.backend().matmul(logits, normed, run.store().weight(weight_).rows(0, rows_.size()), options);
   return logits;
 }
 

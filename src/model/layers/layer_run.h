@@ -75,6 +75,11 @@ struct LayerRun {
   Tensor operator[](Workspace id) const { return rows(workspace_memory[at(id.index)], id.per); }
   // All-gathers the rows of a tensor whose rows are split; otherwise returns the tensor.
   Tensor all_rows(const Tensor& own) const { return tensor().all_rows(own, stream.gathered); }
+  // What generation asks of matmuls with weights; otherwise the defaults.
+  MatmulOptions generation_options() const {
+    return {.constant_b = batch.cached != nullptr,
+            .rows_alike = batch.cached != nullptr && batch.cached->deterministic};
+  }
   // Whether weight gradients are added to those of earlier micro-batches.
   bool accumulates() const { return !batch.overwrites; }
 

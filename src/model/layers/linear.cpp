@@ -47,9 +47,10 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
 }
 
 MatmulOptions Linear::forward_options(const LayerRun& run, bool with_bias) const {
-  return {.transpose_b = !spec_.in_out,
-          .bias = with_bias ? bias(run) : Tensor(),
-          .constant_b = run.batch.cached != nullptr};
+  MatmulOptions options = run.generation_options();
+  options.transpose_b = !spec_.in_out;
+  if (with_bias) options.bias = bias(run);
+  return options;
 }
 
 // The matmul with W, to which the adapters' part of y is added.
