@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tensor/arena.h"
+#include "tensor/quantized.h"
 #include "tensor/tensor.h"
 
 namespace kintsugi {
@@ -44,6 +45,17 @@ struct MatmulOptions {
   // A row of c depends on its row of a, not on its index: deterministic generation, which computes
   // the same number of rows in every step. A GPU's kernels compute all rows of a matmul alike.
   bool rows_alike = false;
+  // matmul_fp8: sums are kept in about 14 bits, as the tensor cores of Hopper do it fastest.
+  bool fast_accumulation = false;
+};
+
+struct QuantizeOptions {
+  bool power_of_two = true;  // scales are rounded up to powers of two
+  bool one_scale = false;    // for the whole matrix, instead of one per row (or column)
+  // (3), fp32: largest magnitude of x so far; elements that are not 0 but became 0, and elements
+  // that have the largest magnitude of fp8, both added to the counts of earlier calls. Empty: not
+  // computed.
+  Tensor statistics = {};
 };
 
 // The positions of an attention's tokens in their sequence: consecutive from `first`, or in two
@@ -210,6 +222,11 @@ class Backend : public Allocator {
     std::int64_t multiprocessors = 0;
   };
   virtual DeviceFacts device_facts() { return {}; }
+  // Why the device cannot run matmul_fp8 with these scales, in a few words; empty: it can.
+  virtual std::string why_no_fp8(bool one_scale) const {
+    (void)one_scale;
+    return "";
+  }
   virtual std::size_t available_bytes() const = 0;
   // Memory that the backend allocates outside the arena (conversion tiles, library workspace).
   virtual std::size_t own_bytes() const = 0;

@@ -30,6 +30,11 @@ std::string operation_name(const char* operation, const Tensor& c, const Tensor&
                      : "");
 }
 
+std::string operation_name(const char* operation, const Tensor& c, const Quantized& a,
+                           const Quantized& b, const MatmulOptions& o) {
+  return operation_name(operation, c, a.values, b.values, o);
+}
+
 std::string operation_name(const char* operation, const Tensor&, const Tensor&, const Tensor& q,
                            const Tensor& k, const Tensor&, const AttentionOptions& options) {
   return attention_name(operation, q, k, options);

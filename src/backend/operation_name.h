@@ -15,6 +15,8 @@ std::string operation_name(const char* operation, const Arguments&...) {
 }
 std::string operation_name(const char* operation, const Tensor& c, const Tensor& a, const Tensor& b,
                            const MatmulOptions& options);
+std::string operation_name(const char* operation, const Tensor& c, const Quantized& a,
+                           const Quantized& b, const MatmulOptions& options);
 std::string operation_name(const char* operation, const Tensor& out, const Tensor& lse,
                            const Tensor& q, const Tensor& k, const Tensor& v,
                            const AttentionOptions& options);

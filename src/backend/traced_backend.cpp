@@ -51,6 +51,7 @@ class TracedBackend final : public Backend {
   std::string description() const override { return inner_->description(); }
   Peak peak_flops(DType dtype) override { return inner_->peak_flops(dtype); }
   DeviceFacts device_facts() override { return inner_->device_facts(); }
+  std::string why_no_fp8(bool one_scale) const override { return inner_->why_no_fp8(one_scale); }
   std::size_t available_bytes() const override { return inner_->available_bytes(); }
   std::size_t own_bytes() const override { return inner_->own_bytes(); }
   std::int64_t classifier_elements() const override { return inner_->classifier_elements(); }

@@ -65,6 +65,8 @@ void reduce_parts(void* destination, std::span<const void* const> parts, std::in
       return reduce(static_cast<std::int32_t*>(destination), parts, elements, op);
     case DType::U8:
       return reduce(static_cast<std::uint8_t*>(destination), parts, elements, op);
+    case DType::F8:
+      failure("fp8 cannot be reduced");
   }
 }
 

@@ -54,6 +54,26 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+// fp8 matmuls (E4M3). Scales are those of the operands as they are, one per row or one per matrix.
+enum class Fp8Recipe : std::uint8_t { None, Rowwise, Tensorwise };
+enum class FastAccumulation : std::uint8_t { Forward, All, None };  // which matmuls use it
+struct Fp8Config {
+  Fp8Recipe recipe = Fp8Recipe::None;
+  bool wgrad = true;  // weight gradients too; false: in the run's precision
+  // Sites that stay in the run's precision: head, attention.qkv, attention.out, retention.in,
+  // retention.out, mlp.up, mlp.down. The head always does.
+  std::vector<std::string> filter = {"head"};
+  FastAccumulation fast_accumulation = FastAccumulation::Forward;
+  bool power_of_two_scales = true;
+  struct Layers {
+    std::int64_t first = 0, last = 0;
+    bool operator==(const Layers&) const = default;
+  };
+  Layers bf16_layers = {};  // so many layers at either end stay in the run's precision
+  bool on() const { return recipe != Fp8Recipe::None; }
+  bool operator==(const Fp8Config&) const = default;
+};
+
 struct ModelConfig {
   Family family = Family::Llama;
   std::int64_t vocab_size = 0;
@@ -81,6 +101,7 @@ struct ModelConfig {
   std::vector<std::string> labels = {};
   // What is trained; config.json does not have it.
   LoraConfig lora = {};
+  Fp8Config fp8 = {};
   std::vector<std::string> freeze = {};  // patterns (*, ?) of the names of parameters
 
   PositionKind positions() const;

@@ -11,7 +11,7 @@
 
 namespace kintsugi {
 
-enum class DType : std::uint8_t { F64, F32, BF16, F16, I64, I32, U8 };
+enum class DType : std::uint8_t { F64, F32, BF16, F16, I64, I32, U8, F8 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -25,6 +25,7 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::F16:
       return 2;
     case DType::U8:
+    case DType::F8:
       return 1;
   }
   return 0;
@@ -53,6 +54,15 @@ struct f16 {
   std::uint16_t bits;
   f16() = default;
   explicit f16(float value);
+  explicit operator float() const;
+};
+
+// E4M3: 4 bits of exponent, 3 of mantissa, no infinity. Larger numbers become the largest one.
+struct f8 {
+  static constexpr float kLargest = 448.0f;
+  std::uint8_t bits;
+  f8() = default;
+  explicit f8(float value);  // rounds to nearest even
   explicit operator float() const;
 };
 
@@ -85,6 +95,11 @@ struct DTypeOf<std::int32_t> {
 template <>
 struct DTypeOf<std::uint8_t> {
   static constexpr DType value = DType::U8;
+};
+
+template <>
+struct DTypeOf<f8> {
+  static constexpr DType value = DType::F8;
 };
 
 // The type for arithmetic on a stored type: double for double, float for all smaller types.

@@ -181,6 +181,8 @@ void fill(const Context& context, Tensor x, double value) {
       return fill_flat(context, data_of<std::int32_t>(x), static_cast<std::int32_t>(value), n);
     case DType::U8:
       return fill_flat(context, data_of<std::uint8_t>(x), static_cast<std::uint8_t>(value), n);
+    case DType::F8:
+      failure("fill does not take fp8");
   }
 }
 

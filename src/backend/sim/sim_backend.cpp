@@ -64,6 +64,15 @@ void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& optio
   if (options.accumulate) bytes += bytes_of({c});
   add_matmul("matmul", a.dtype(), batch * m, n, k, bytes);
 }
+void SimBackend::quantize(Quantized rows, Quantized columns, Tensor x, const QuantizeOptions&) {
+  // x is read twice: for the scales and for the values.
+  add_memory("quantize", {x, x, rows.values, rows.scales, columns.values, columns.scales});
+}
+void SimBackend::matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& options) {
+  double bytes = bytes_of({a.values, b.values, c, options.bias, options.residual});
+  if (options.accumulate) bytes += bytes_of({c});
+  add_matmul("matmul_fp8", DType::F8, c.extent(0), c.extent(1), a.columns(), bytes);
+}
 void SimBackend::bias_backward(Tensor dbias, Tensor dy) {
   add_memory("bias_backward", {dbias, dy});
 }

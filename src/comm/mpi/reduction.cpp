@@ -60,6 +60,8 @@ Reduction mpi_reduction(DType dtype, ReduceOp op) {
       return {MPI_INT32_T, builtin};
     case DType::U8:
       return {MPI_UINT8_T, builtin};
+    case DType::F8:
+      break;
   }
   failure("no MPI type for {}", to_string(dtype));
 }

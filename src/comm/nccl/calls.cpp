@@ -32,6 +32,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::I32:
       return ncclInt32;
     case DType::U8:
+    case DType::F8:  // is sent, never reduced
       return ncclUint8;
   }
   return ncclUint8;

@@ -1,0 +1,154 @@
+// fp8: scales and values as the CUDA backend computes them, bit for bit, and matmuls of the values
+// in accumulator precision.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "backend/cpu/blas.h"
+#include "backend/cpu/cpu_backend_impl.h"
+#include "backend/fp8_scale.h"
+
+namespace kintsugi {
+namespace {
+
+std::uint32_t magnitude_bits(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu;
+}
+
+// Magnitudes are compared as bits, so that a NaN is larger than infinity.
+template <class T>
+struct Maxima {
+  const Tensor& x;
+  std::vector<std::uint32_t> rows, columns;
+
+  explicit Maxima(const Tensor& x)
+      : x(x),
+        rows(static_cast<std::size_t>(x.extent(0)), 0u),
+        columns(static_cast<std::size_t>(x.extent(1)), 0u) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const T* row = x.as<T>() + static_cast<std::int64_t>(i) * x.stride(0);
+      for (std::size_t j = 0; j < columns.size(); ++j) {
+        const std::uint32_t bits = magnitude_bits(static_cast<float>(row[j]));
+        rows[i] = std::max(rows[i], bits);
+        columns[j] = std::max(columns[j], bits);
+      }
+    }
+  }
+  std::uint32_t all() const { return *std::max_element(rows.begin(), rows.end()); }
+};
+
+std::vector<Fp8Scale> scales_of(const std::vector<std::uint32_t>& maxima, bool power_of_two) {
+  std::vector<Fp8Scale> scales;
+  for (const std::uint32_t bits : maxima) scales.push_back(fp8_scale(bits, power_of_two));
+  return scales;
+}
+
+void write_scales(const Quantized& q, const std::vector<Fp8Scale>& scales) {
+  KINTSUGI_CHECK(q.scales.elements() == 1 || q.scales.elements() == q.rows(),
+                 "quantize: {} scales for {} rows", q.scales.elements(), q.rows());
+  for (std::int64_t i = 0; i < q.scales.elements(); ++i)
+    q.scales.as<float>()[i] = scales[static_cast<std::size_t>(i)].scale;
+}
+
+void count(float* statistics, float before, f8 after) {
+  const float now = static_cast<float>(after);
+  if (before != 0 && now == 0) statistics[1] += 1;
+  if (std::abs(now) == f8::kLargest) statistics[2] += 1;
+}
+
+constexpr std::int64_t kBlockRows = 256, kBlockColumns = 256, kBlockDepth = 512;
+
+// One tile of c: the values as R, block by block, and one rounding at the end.
+template <class R, class C>
+void matmul_tile_fp8(const Tensor& c, const Quantized& a, const Quantized& b,
+                     const MatmulOptions& o, std::int64_t row, R* scratch) {
+  R* wide_a = scratch;
+  R* wide_b = wide_a + kBlockRows * kBlockDepth;
+  R* wide_c = wide_b + kBlockColumns * kBlockDepth;
+  const std::int64_t n = b.rows(), k = a.columns(), rows = std::min(kBlockRows, a.rows() - row);
+  const auto widen = [&](R* out, const Quantized& q, std::int64_t first, std::int64_t count,
+                         std::int64_t depth, std::int64_t d) {
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t j = 0; j < d; ++j)
+        out[i * d + j] = static_cast<float>(q.values.as<f8>()[(first + i) * k + depth + j]);
+  };
+  const auto scale = [](const Quantized& q, std::int64_t i) {
+    return static_cast<R>(q.scales.as<float>()[q.scales.elements() == 1 ? 0 : i]);
+  };
+  for (std::int64_t column = 0; column < n; column += kBlockColumns) {
+    const std::int64_t columns = std::min(kBlockColumns, n - column);
+    for (std::int64_t depth = 0; depth < k; depth += kBlockDepth) {
+      const std::int64_t d = std::min(kBlockDepth, k - depth);
+      widen(wide_a, a, row, rows, depth, d);
+      widen(wide_b, b, column, columns, depth, d);
+      gemm(GemmArguments<R>{.transpose_b = true,
+                            .m = rows,
+                            .n = columns,
+                            .k = d,
+                            .a = wide_a,
+                            .lda = d,
+                            .b = wide_b,
+                            .ldb = d,
+                            .beta = depth == 0 ? R(0) : R(1),
+                            .c = wide_c,
+                            .ldc = columns});
+    }
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j) {
+        C& to = c.as<C>()[(row + i) * c.stride(0) + column + j];
+        R value = wide_c[i * columns + j] * scale(a, row + i) * scale(b, column + j);
+        if (o.accumulate) value += static_cast<R>(to);
+        if (o.bias) value += static_cast<R>(o.bias.as<C>()[column + j]);
+        if (o.residual)
+          value +=
+              static_cast<R>(o.residual.as<C>()[(row + i) * o.residual.stride(0) + column + j]);
+        to = static_cast<C>(value);
+      }
+  }
+}
+
+}  // namespace
+
+void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
+                          const QuantizeOptions& options) {
+  check_quantize(rows, columns, x);
+  if (x.elements() == 0) return;
+  const std::int64_t m = x.extent(0), n = x.extent(1);
+  visit_float(x.dtype(), [&]<class T>() {
+    Maxima<T> maxima(x);
+    if (options.one_scale) {
+      std::fill(maxima.rows.begin(), maxima.rows.end(), maxima.all());
+      std::fill(maxima.columns.begin(), maxima.columns.end(), maxima.rows.front());
+    }
+    const auto by_row = scales_of(maxima.rows, options.power_of_two),
+               by_column = scales_of(maxima.columns, options.power_of_two);
+    if (rows) write_scales(rows, by_row);
+    if (columns) write_scales(columns, by_column);
+    float* statistics = options.statistics ? options.statistics.as<float>() : nullptr;
+    if (statistics != nullptr)
+      statistics[0] = std::max(statistics[0], std::bit_cast<float>(maxima.all()));
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);
+        const f8 in_row(value * by_row[static_cast<std::size_t>(i)].inverse),
+            in_column(value * by_column[static_cast<std::size_t>(j)].inverse);
+        if (rows) rows.values.as<f8>()[i * n + j] = in_row;
+        if (columns) columns.values.as<f8>()[j * m + i] = in_column;
+        if (statistics != nullptr) count(statistics, value, rows ? in_row : in_column);
+      }
+  });
+}
+
+void CpuBackend::matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& o) {
+  check_matmul_fp8(c, a, b, o);
+  const std::int64_t tiles = (a.rows() + kBlockRows - 1) / kBlockRows;
+  visit_float(c.dtype(), [&]<class C>() {
+    using R = Accumulator<C>;
+    reserve_scratch<R>((kBlockRows + kBlockColumns) * kBlockDepth + kBlockRows * kBlockColumns);
+    pool_.run(tiles, [&](std::int64_t task, int thread) {
+      matmul_tile_fp8<R, C>(c, a, b, o, task * kBlockRows, scratch<R>(thread));
+    });
+  });
+}
+
+}  // namespace kintsugi
