@@ -42,6 +42,15 @@ std::string kilojoule(double joule) {
   return joule < 1e4 ? fmt::format("{:.3g}", joule / 1e3) : fmt::format("{:.1f}", joule / 1e3);
 }
 
+// The peak that an MFU is relative to: with fp8 that of bf16, so that runs can be compared.
+std::string peak_text(const PlanJob& job, const Machine& machine) {
+  const std::string peak = fmt::format("{:.4g} TFLOP/s", machine.gpu.tflops(job.precision));
+  if (!job.model.fp8.on()) return peak;
+  return fmt::format("that of {}, {} (fp8: {:.4g}), and matmuls are in fp8 {}",
+                     to_string(job.precision), peak, machine.gpu.fp8_tflops,
+                     fp8_yaml(job.model.fp8));
+}
+
 std::string run_line(const RunFootprint& f, const Machine& machine) {
   std::string text = footprint_text(f, machine);
   text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
@@ -102,11 +111,9 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
                     100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
   text += fmt::format(
       "{}, {} fit. Memory of the fullest rank, with {} for context and libraries. MFU % counts "
-      "causal attention half, full % in full; the peak is {:.4g} TFLOP/s. kJ/step is the energy "
-      "of {}{}.\n",
+      "causal attention half, full % in full; the peak is {}. kJ/step is the energy of {}{}.\n",
       format_number(result.layouts, "layout"), result.fitting,
-      format_bytes(planner.machine().gpu.own_gb * 1e9),
-      planner.machine().gpu.tflops(planner.job().precision),
+      format_bytes(planner.machine().gpu.own_gb * 1e9), peak_text(planner.job(), planner.machine()),
       planner.machine().node.host_w < 0
           ? fmt::format("GPUs alone ({} has no node.host_w)", planner.machine().name)
           : "nodes without PUE",
@@ -159,7 +166,10 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
         "{:.0f} % of runs on this network have slow messages, which cost {:.4f} s per step ({}"
         "included above).\n",
         100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
-  text += fmt::format("\n{:.1f} tokens/s/GPU, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
+  text += fmt::format("\n{:.1f} tokens/s/GPU{}, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
+                      planner.job().model.fp8.on()
+                          ? fmt::format(" in fp8 {}", fp8_yaml(planner.job().model.fp8))
+                          : "",
                       kilojoule(e.gpu_joule));
   text += planner.machine().node.host_w < 0
               ? fmt::format(" ({} has no node.host_w)\n", planner.machine().name)
@@ -272,7 +282,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   nlohmann::ordered_json root = {{"model", request.model},
                                  {"machine", machine.name},
                                  {"gpus", request.gpus},
-                                 {"precision", to_string(job.precision)},
+                                 {"precision", precision_word(job)},
                                  {"batch", job.batch},
                                  {"sequence_length", job.length},
                                  {"rank_by", request.rank_by},
@@ -283,6 +293,10 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"fitting", result.fitting},
                                  {"best", best},
                                  {"near_misses", misses}};
+  if (job.model.fp8.on()) {
+    root["fp8"] = fp8_yaml(job.model.fp8);
+    root["mfu_peak_tflops"] = machine.gpu.tflops(job.precision);
+  }
   if (request.explain > 0) {
     root["explained"] = best[static_cast<std::size_t>(request.explain) - 1];
     root["explained"]["place"] = request.explain;
@@ -318,7 +332,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       "model: {{{}: {}}}\n{}"
       "batch: {{global: {}, micro: {}}}\n"
       "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}"
-      "train: {{steps: {:.0f}, precision: {}, checkpoint_every: {}}}\n"
+      "train: {{steps: {:.0f}, precision: {}, {}checkpoint_every: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",
@@ -327,6 +341,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       preset ? "preset" : "config", yaml_quoted(model), data, job.batch, l.micro_batch,
       job.optimizer.kind == OptimizerKind::Muon ? "kind: muon, " : "",
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
+      job.model.fp8.on() ? fmt::format("fp8: {}, ", fp8_yaml(job.model.fp8)) : "",
       job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
       l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);
 }

@@ -175,7 +175,9 @@ void add_search_options(CLI::App& command, PlanOptions& o) {
       .add_option("--length", search.length,
                   "Tokens per sequence (default: the model's maximum, at most 8192)")
       ->transform(whole_number(between(1, 1 << 30)));
-  command.add_option("--precision", search.precision, "bf16 (the default), fp16 or fp32");
+  command.add_option(
+      "--precision", search.precision,
+      "bf16 (the default), fp16, fp32, or fp8 (bf16 with train.fp8.recipe: rowwise)");
   command.add_option("--optimizer", search.optimizer, "adamw (the default) or muon")
       ->check(CLI::IsMember({"adamw", "muon"}));
   command.add_option("--tokens", search.tokens,
@@ -300,6 +302,7 @@ void add_plan_command(CLI::App& app) {
       "Examples:\n"
       "  kintsugi plan --model gpt-175b --machine frontier --gpus 1024 --batch 10240\n"
       "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 64 --tokens 1T --explain 1\n"
+      "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 8 --precision fp8\n"
       "  kintsugi plan --config stages.yaml --machine dgx-h100 --gpus 64 --best 1\n"
       "  kintsugi plan --tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}' \\\n"
       "                --log trials.csv --emit best.yaml\n"

@@ -39,7 +39,11 @@ PlanJob job_of(const PlanSearchOptions& options) {
                    : std::min(kPlannedSequence, std::max<std::int64_t>(job.model.max_positions, 1));
   if (job.model.positions() == PositionKind::Learned && job.length > job.model.max_positions)
     user_error("--length {}: the model has {} positions", job.length, job.model.max_positions);
-  job.precision = parse_precision(options.precision);
+  // fp8: training in bf16 with matmuls in fp8.
+  if (options.precision == "fp8")
+    job.model.fp8.recipe = Fp8Recipe::Rowwise;
+  else
+    job.precision = parse_precision(options.precision);
   if (options.optimizer == "muon") job.optimizer.kind = OptimizerKind::Muon;
   job.checkpoint_every = options.checkpoint_every;
   return job;

@@ -54,9 +54,11 @@ bool offloads_something(const OffloadConfig& offload) {
 // Describes everything that trials must have in common to be compared, except their layouts.
 std::string job_text(const PlanJob& job, const RunConfig& config, const std::string& machine,
                      int gpus) {
+  std::string precision(to_string(job.precision));
+  if (job.model.fp8.on()) precision += " with fp8 " + fp8_yaml(job.model.fp8);
   return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, moments {}{}, {} ranks of {}",
                      count_parameters(ParameterSet(job.model)).total, job.model.layers, job.batch,
-                     job.length, to_string(job.precision), to_string(job.optimizer.moments),
+                     job.length, precision, to_string(job.optimizer.moments),
                      offloads_something(config.offload) ? ", offloaded" : "", gpus, machine);
 }
 

@@ -9,30 +9,29 @@ std::int64_t& at(RegionBytes& bytes, Region region) {
   return bytes[static_cast<std::size_t>(region)];
 }
 
-// The number of multiples of n in [first, last).
-int multiples(int first, int last, int n) { return (last + n - 1) / n - (first + n - 1) / n; }
-
 int layers_of(const StageLayers& chunk) { return chunk.last_layer - chunk.first_layer; }
 
 // The stash of one micro-batch in the blocks of a chunk, without the chunk's input.
-RegionBytes stash_memory(const Layout& layout, const MicroBatchTrace& trace,
+RegionBytes stash_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
                          const StageLayers& chunk) {
-  const int layers = layers_of(chunk);
-  const int recomputed = multiples(chunk.first_layer, chunk.last_layer, layout.recompute_every);
-  RegionBytes bytes =
-      recomputed * trace.recomputed.stash + (layers - recomputed) * trace.plain.stash;
-  at(bytes, Region::Activations) += (layers - 1) * trace.boundary;
+  int counts[2][2] = {};  // layers by [excluded from fp8][recomputed]
+  for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer)
+    ++counts[is_bf16_layer(job.model, layer) ? 1 : 0][layer % layout.recompute_every == 0 ? 1 : 0];
+  RegionBytes bytes = counts[0][0] * trace.plain.stash + counts[0][1] * trace.recomputed.stash +
+                      counts[1][0] * trace.bf16.plain.stash +
+                      counts[1][1] * trace.bf16.recomputed.stash;
+  at(bytes, Region::Activations) += (layers_of(chunk) - 1) * trace.boundary;
   return bytes;
 }
 
 // The stashes of all chunks. They are shared by the same rule as in Pipeline's constructor.
-RegionBytes stashes_memory(const Layout& layout, const MicroBatchTrace& trace,
+RegionBytes stashes_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
                            const std::vector<StageLayers>& chunks, const HeldMicroBatches& held) {
   int own = 0;
   RegionBytes bytes = {};
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     own += held.stashes[c] * layers_of(chunks[c]);
-    bytes = bytes + held.stashes[c] * stash_memory(layout, trace, chunks[c]);
+    bytes = bytes + held.stashes[c] * stash_memory(job, layout, trace, chunks[c]);
   }
   const auto largest = std::max_element(
       chunks.begin(), chunks.end(),
@@ -40,7 +39,7 @@ RegionBytes stashes_memory(const Layout& layout, const MicroBatchTrace& trace,
   const bool alike = save_same_tensors(
       {.recompute = layout.recompute, .recompute_every = layout.recompute_every}, chunks);
   if (alike && held.shared_stashes * layers_of(*largest) < own)
-    return held.shared_stashes * stash_memory(layout, trace, *largest);
+    return held.shared_stashes * stash_memory(job, layout, trace, *largest);
   return bytes;
 }
 
@@ -86,7 +85,8 @@ std::vector<HeldMicroBatches> pipeline_micro_batches(const PipelineShape& shape)
 RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
                         const StateTrace& state, const std::vector<StageLayers>& chunks,
                         const HeldMicroBatches& held) {
-  RegionBytes bytes = state.memory + trace.scratch + stashes_memory(layout, trace, chunks, held);
+  RegionBytes bytes =
+      state.memory + trace.scratch + stashes_memory(job, layout, trace, chunks, held);
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     bytes = bytes + (std::int64_t{held.weights[c]} * layers_of(chunks[c])) * trace.kept;
     if (chunks[c].embedding) bytes = bytes + held.stashes[c] * trace.embedding_stash;

@@ -62,10 +62,10 @@ class Tracer {
                             : block(layout, layout.recompute, number);
     return traced;
   }
-  // The first layer of a type; -1 if there is none.
-  int layer_of(LayerType type) const {
+  // The first layer of a type, in bf16 although the others are in fp8 or not; -1 if there is none.
+  int layer_of(LayerType type, bool bf16) const {
     for (int layer = 0; layer < model_.layers; ++layer)
-      if (model_.layer_type(layer) == type) return layer;
+      if (model_.layer_type(layer) == type && is_bf16_layer(model_, layer) == bf16) return layer;
     return -1;
   }
 
@@ -84,6 +84,9 @@ class Tracer {
                 nullptr);
     const MicroBatch batch = batch_of(arena, scratch);
     const Tensor stream = stream_of(arena, scratch);
+    MicroBatch first = batch;
+    first.first = true;
+    if (model_.fp8.on()) traced.first_forward = recorded([&] { stage.forward(first, 0, stream); });
     traced.forward = recorded([&] { stage.forward(batch, 0, stream); });
     traced.backward = recorded([&] { stage.backward(batch, 0, stream); });
     traced.backward_input = recorded([&] { stage.backward_input(batch, 0, stream); });
@@ -140,9 +143,13 @@ class Tracer {
   }
 
  private:
-  // The model with one period of layer types.
+  // The model with one period of layer types, and one more of those that stay in bf16.
   static ModelConfig smallest(ModelConfig model) {
-    model.layers = std::max<std::int64_t>(1, static_cast<std::int64_t>(model.layer_types.size()));
+    const auto period =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(model.layer_types.size()));
+    const bool mixed = model.fp8.on() && model.fp8.bf16_layers != Fp8Config::Layers{};
+    model.layers = mixed ? 2 * period : period;
+    model.fp8.bf16_layers = {.first = mixed ? period : 0, .last = 0};
     return model;
   }
   StageScratch scratch_of(Arena& arena, const Layout& layout, Recompute recompute) {
@@ -180,6 +187,8 @@ class Tracer {
                      .ids = numbers(),
                      .targets = numbers(),
                      .positions = numbers()};
+    // Evaluations quantize the weights in every micro-batch, training in the first one.
+    batch.training = job_.model.fp8.on();
     if (!job_.preference) return batch;
     const std::int64_t most = PreferenceLoss::most_sequences(tokens, scratch.layer_ranks().context);
     batch.pair_ranges = arena.allocate(Region::Workspace, "pairs", DType::I32, {most, 2});
@@ -204,9 +213,14 @@ class Tracer {
 MicroBatchTrace trace_micro_batch(const PlanJob& job, const Layout& layout) {
   Tracer tracer(job, layout);
   MicroBatchTrace traced;
-  const int full = tracer.layer_of(LayerType::Full), sliding = tracer.layer_of(LayerType::Sliding);
-  if (sliding >= 0) traced.sliding = tracer.layer(layout, sliding);
-  static_cast<LayerTraces&>(traced) = full >= 0 ? tracer.layer(layout, full) : traced.sliding;
+  const auto trace_layers = [&](bool bf16, LayerTraces& full, LayerTraces& sliding) {
+    const int full_layer = tracer.layer_of(LayerType::Full, bf16),
+              sliding_layer = tracer.layer_of(LayerType::Sliding, bf16);
+    if (sliding_layer >= 0) sliding = tracer.layer(layout, sliding_layer);
+    full = full_layer >= 0 ? tracer.layer(layout, full_layer) : sliding;
+  };
+  trace_layers(false, traced, traced.sliding);
+  trace_layers(true, traced.bf16, traced.bf16_sliding);
   tracer.embedding_and_head(layout, traced);
   return traced;
 }

@@ -21,7 +21,8 @@ std::int64_t total(const RegionBytes& bytes);
 // own layers on the sim backend.
 struct BlockTrace {
   OperationTrace forward;
-  OperationTrace backward;  // including recomputation
+  OperationTrace first_forward;  // of a step, with fp8: it also quantizes the weights
+  OperationTrace backward;       // including recomputation
   OperationTrace backward_input, backward_weight;
   RegionBytes stash = {};  // of one micro-batch, without the block's input
 };
@@ -31,6 +32,7 @@ struct LayerTraces {
 };
 struct MicroBatchTrace : LayerTraces {
   LayerTraces sliding;  // layers with sliding-window attention, if any; their memory is the same
+  LayerTraces bf16, bf16_sliding;  // layers that fp8.bf16_layers excludes, if any
   OperationTrace embedding_forward, embedding_backward;
   // The head processes equal chunks of tokens. Of a long micro-batch only some chunks are traced;
   // the cost is head + head_extra x (head - head_half).
@@ -45,7 +47,8 @@ struct MicroBatchTrace : LayerTraces {
   std::int64_t tokens = 0;  // of a micro-batch on this rank
 };
 
-// Depends only on tp, cp, sequence_parallel, micro_batch and recompute of the layout.
+// Depends only on tp, cp, sequence_parallel, micro_batch and recompute of the layout, and with fp8
+// on whether it has ZeRO 3.
 MicroBatchTrace trace_micro_batch(const PlanJob& job, const Layout& layout);
 
 }  // namespace kintsugi

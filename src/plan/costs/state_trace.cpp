@@ -15,6 +15,16 @@ namespace {
 // number: more layers are extrapolated.
 constexpr int kExactLayers = 3;
 
+// Layers of the model with this number of excluded ones, in order.
+std::vector<int> layers_of(const ModelConfig& model, const StageContents& stage) {
+  std::vector<int> layers;
+  int excluded = stage.bf16_layers, others = stage.layers - stage.bf16_layers;
+  for (int layer = 0; layer < model.layers; ++layer)
+    if (int& left = is_bf16_layer(model, layer) ? excluded : others; left-- > 0)
+      layers.push_back(layer);
+  return layers;
+}
+
 StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents& stage,
                   const Coordinates& coordinates) {
   OperationTrace trace;
@@ -26,7 +36,7 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
                    .sequence_parallel = layout.sequence_parallel,
                    .embedding = stage.embedding,
                    .head = stage.head};
-  for (int layer = 0; layer < stage.layers; ++layer) shard.layers.push_back(layer);
+  shard.layers = layers_of(job.model, stage);
   const ParameterSet set(job.model, shard);
   Sharding sharding(
       backend, arena, set, groups,
@@ -43,7 +53,7 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
   const int buckets = static_cast<int>(set.buckets().size());
   for (int bucket = 0; bucket < buckets; ++bucket) {
     const Bucket& one = set.buckets()[static_cast<std::size_t>(bucket)];
-    if (one.role != Bucket::Role::Block || one.layer != stage.layers - 1) continue;
+    if (one.role != Bucket::Role::Block || one.layer != shard.layers.back()) continue;
     const double elements =
         static_cast<double>(sharding.shard_elements(bucket)) * sharding.shard(bucket).size();
     const DType wide = accumulator_of(job.precision);
@@ -97,12 +107,12 @@ StateTrace extrapolated(const StateTrace& a, const StateTrace& b, int n) {
 StateTrace trace_state(const PlanJob& job, const Layout& layout, const StageContents& stage,
                        const Coordinates& coordinates) {
   // Which rank transforms which matrix is not linear in the number of layers.
-  if (stage.layers <= kExactLayers || job.optimizer.kind == OptimizerKind::Muon)
+  if (stage.layers - stage.bf16_layers <= kExactLayers || job.optimizer.kind == OptimizerKind::Muon)
     return traced(job, layout, stage, coordinates);
   StageContents small = stage;
-  small.layers = kExactLayers - 1;
+  small.layers = stage.bf16_layers + kExactLayers - 1;
   const StateTrace a = traced(job, layout, small, coordinates);
-  small.layers = kExactLayers;
+  small.layers = stage.bf16_layers + kExactLayers;
   const StateTrace b = traced(job, layout, small, coordinates);
   return extrapolated(a, b, stage.layers - small.layers + 1);
 }

@@ -26,10 +26,12 @@ struct StateTrace {
   double block_gradients = 0;  // bytes of one layer's bucket in the reduce-scatter
 };
 
-// What the state of a rank depends on: its number of layers, embedding and head.
+// What the state of a rank depends on: its number of layers, embedding and head, and how many of
+// the layers fp8.bf16_layers excludes.
 struct StageContents {
   int layers = 1;
   bool embedding = true, head = true;
+  int bf16_layers = 0;
   auto operator<=>(const StageContents&) const = default;
 };
 

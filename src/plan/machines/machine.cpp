@@ -131,6 +131,8 @@ double GpuSpec::tflops(DType precision) const {
       return bf16_tflops;
     case DType::F16:
       return fp16_tflops;
+    case DType::F8:
+      return fp8_tflops;
     case DType::F32:
       return fp32_tflops;
     case DType::F64:

@@ -17,7 +17,8 @@ struct Software {
   double elementwise = 1;          // bytes moved by memory-bound kernels, relative to this engine
   double accumulation_bytes = 0;   // bytes per parameter and micro-batch that gradient accumulation
                                    // moves outside of the matmuls
-  bool fp8 = false;                // matmuls in fp8, with conversions around them
+  bool fp8 = false;                // another program's matmuls are in fp8, with conversions around
+                                   // them; this engine's trace has its own (train.fp8)
   bool overlaps_tensor = true;     // tp all-reduces overlap with weight-gradient matmuls
   double hides_tensor = 0;         // fraction of tp all-gathers and reduce-scatters within a node
                                    // that overlaps with matmuls, at most the matmul time

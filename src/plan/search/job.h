@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "model/config.h"
 #include "optim/optimizer.h"
@@ -29,6 +30,14 @@ struct PlanJob {
 
   double tokens() const { return static_cast<double>(batch) * static_cast<double>(length); }
 };
+
+// "bf16", or "fp8" if some matmuls are in fp8 (train.fp8): the word of `plan --precision`.
+std::string_view precision_word(const PlanJob& job);
+// All settings of train.fp8 that are not the defaults, as in YAML: "{recipe: rowwise}". The text of
+// equal settings is equal.
+std::string fp8_yaml(const Fp8Config& fp8);
+// Whether train.fp8.bf16_layers keeps this layer in the run's precision.
+bool is_bf16_layer(const ModelConfig& model, std::int64_t layer);
 
 inline Workload workload_of(const PlanJob& job) { return {job.model, job.batch, job.length}; }
 

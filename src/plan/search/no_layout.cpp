@@ -126,6 +126,10 @@ std::string why_no_layout(const PlanJob& job, const Machine& machine, const Sear
   if (!help.empty())
     return fmt::format("no layout on {} with a batch of {} sequences has {}: {} there are some",
                        format_number(limits.gpus, "GPU"), job.batch, options_text(given), help);
+  if (job.model.fp8.on() && job.length % 16 != 0)
+    return fmt::format(
+        "no layout on {} has fp8 matmuls with a multiple of 16 tokens: sequences have {} tokens",
+        format_number(limits.gpus, "GPU"), job.length);
   return fmt::format(
       "no layout on {} divides {} heads, {} layers and a batch of {} sequences: try a number of "
       "GPUs with more divisors, or another --batch",

@@ -13,7 +13,11 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
     : job_(std::move(job)),
       machine_(std::move(machine)),
       software_(std::move(software)),
-      flops_(training_flops_per_token(job_.model, job_.length)) {}
+      flops_(training_flops_per_token(job_.model, job_.length)) {
+  if (job_.model.fp8.on() && machine_.gpu.fp8_tflops == 0)
+    user_error("{} has no fp8 matmuls ({}): plan with bf16, or set gpu.fp8_tflops", machine_.name,
+               machine_.gpu.name);
+}
 
 // ---- traces and costs that layouts share
 
@@ -30,14 +34,25 @@ Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& 
   const auto cost = [&](const OperationTrace& t) { return cost_of(machine_, software, t, links); };
   const double input = cost(trace.backward_input).total_s,
                weight = cost(trace.backward_weight).total_s;
-  return {cost(trace.forward), cost(trace.backward), weight / (input + weight)};
+  BlockCost block{cost(trace.forward), cost(trace.backward), weight / (input + weight)};
+  if (!trace.first_forward.operations.empty())
+    block.first_s = cost(trace.first_forward).total_s - block.forward.total_s;
+  return block;
+}
+
+Planner::LayerCosts Planner::layer_costs(const LayerTraces& traces, Recompute recompute,
+                                         const Software& software, const LinksOf& links) const {
+  const BlockCost plain = block_cost(traces.plain, software, links);
+  return {plain,
+          recompute == Recompute::None ? plain : block_cost(traces.recomputed, software, links)};
 }
 
 const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   const bool slow_host =
       software_.pipeline_host_us > 0 && l.pp > 1 && l.ranks() > machine_.node.gpus;
-  auto& entry =
-      micro_batch_costs_[{l.tp, l.cp, l.sequence_parallel, l.micro_batch, l.recompute, slow_host}];
+  const bool quantizes_often = job_.model.fp8.on() && l.zero == 3;
+  auto& entry = micro_batch_costs_[{l.tp, l.cp, l.sequence_parallel, l.micro_batch, l.recompute,
+                                    slow_host, quantizes_often}];
   if (entry) return *entry;
   entry = std::make_unique<MicroBatchCost>();
   entry->trace = trace_micro_batch(job_, l);
@@ -49,11 +64,10 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   };
   const auto cost = [&](const OperationTrace& t) { return cost_of(machine_, software, t, links); };
   const MicroBatchTrace& t = entry->trace;
-  entry->plain = block_cost(t.plain, software, links);
-  entry->recomputed =
-      l.recompute == Recompute::None ? entry->plain : block_cost(t.recomputed, software, links);
-  entry->sliding_plain = block_cost(t.sliding.plain, software, links);
-  entry->sliding_recomputed = block_cost(t.sliding.recomputed, software, links);
+  entry->full = layer_costs(t, l.recompute, software, links);
+  entry->sliding = layer_costs(t.sliding, l.recompute, software, links);
+  entry->bf16 = layer_costs(t.bf16, l.recompute, software, links);
+  entry->bf16_sliding = layer_costs(t.bf16_sliding, l.recompute, software, links);
   entry->embedding_forward = cost(t.embedding_forward);
   entry->embedding_backward = cost(t.embedding_backward);
   entry->head = cost(t.head);
@@ -90,9 +104,13 @@ const Planner::Stages& Planner::stages(const Layout& l) {
   for (int stage = 0; stage < l.pp; ++stage) {
     entry.chunks.push_back(stage_layers(split, l.pp, stage));
     const std::vector<StageLayers>& chunks = entry.chunks.back();
-    int layers = 0;
-    for (const StageLayers& chunk : chunks) layers += chunk.last_layer - chunk.first_layer;
-    entry.contents.push_back({layers, chunks.front().embedding, chunks.back().head});
+    StageContents contents{0, chunks.front().embedding, chunks.back().head};
+    for (const StageLayers& chunk : chunks)
+      for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer) {
+        ++contents.layers;
+        contents.bf16_layers += is_bf16_layer(job_.model, layer) ? 1 : 0;
+      }
+    entry.contents.push_back(contents);
   }
   return entry;
 }
@@ -116,10 +134,11 @@ std::vector<RegionBytes> Planner::memory(const Layout& l) {
 Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p, int stage) {
   const Stages& all = stages(l);
   StageCost cost;
-  int counts[2][2] = {};  // layers by [sliding window][recomputed]
+  int counts[2][2][2] = {};  // layers by [excluded from fp8][sliding window][recomputed]
   for (const StageLayers& chunk : all.chunks[static_cast<std::size_t>(stage)]) {
     for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer)
-      ++counts[job_.model.layer_type(layer) == LayerType::Sliding ? 1 : 0]
+      ++counts[is_bf16_layer(job_.model, layer) ? 1 : 0]
+              [job_.model.layer_type(layer) == LayerType::Sliding ? 1 : 0]
               [layer % l.recompute_every == 0 ? 1 : 0];
     if (chunk.embedding) {
       cost.forward += p.embedding_forward;
@@ -127,16 +146,19 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p,
     }
     if (chunk.head) cost.forward += p.head;  // includes the backward of the head
   }
-  const auto add = [&](int layers, const BlockCost& block) {
-    cost.forward += layers * block.forward;
-    cost.backward += layers * block.backward;
+  const auto add = [&](const int(&of)[2], const LayerCosts& costs) {
+    for (const bool recomputed : {false, true}) {
+      const BlockCost& block = recomputed ? costs.recomputed : costs.plain;
+      cost.forward += of[recomputed] * block.forward;
+      cost.backward += of[recomputed] * block.backward;
+      cost.first_s += of[recomputed] * block.first_s;
+    }
   };
-  add(counts[0][0], p.plain);
-  add(counts[0][1], p.recomputed);
-  add(counts[1][0], p.sliding_plain);
-  add(counts[1][1], p.sliding_recomputed);
-  int layers = 0;
-  for (const auto& row : counts) layers += row[0] + row[1];
+  add(counts[0][0], p.full);
+  add(counts[0][1], p.sliding);
+  add(counts[1][0], p.bf16);
+  add(counts[1][1], p.bf16_sliding);
+  const int layers = all.contents[static_cast<std::size_t>(stage)].layers;
   const StateTrace& held = state(l, all.contents[static_cast<std::size_t>(stage)], stage);
   if (software_.accumulation_bytes > 0) {
     const double accumulation_s =
@@ -208,7 +230,8 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
         gathers, weights - before_forward - software_.overlaps_gather * costs[i].forward.total_s);
     optimizer = std::max(
         optimizer, memory_s(machine_.gpu, software_, held.step_bytes / software_.elementwise) +
-                       held.step_kernels * machine_.gpu.launch_us * 1e-6 + matrices);
+                       held.step_kernels * machine_.gpu.launch_us * 1e-6 + matrices +
+                       costs[i].first_s);
     before_backward += costs[i].backward.total_s;
     before_forward += costs[i].forward.total_s;
   }
@@ -263,7 +286,7 @@ Evaluation Planner::timing(const Layout& l) {
   const double message = message_s(l, p), stall = 1e-3 * machine_.network.stall_ms;
   const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
   StageTimes times = stage_times(l, costs, message);
-  times.weight_share = p.recomputed.weight_share;
+  times.weight_share = p.full.recomputed.weight_share;
   double pipeline_time = pipeline_s(shape, times);
   if (l.pp > 1 && l.ranks() > machine_.node.gpus) e.slow_chance = stall_chance(machine_, l.ranks());
   if (e.slow_chance > 0) {

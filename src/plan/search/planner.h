@@ -22,11 +22,11 @@ struct Evaluation {
   double step_s = 0;
   double ideal_s = 0;                                  // compute of the slowest stage
   double matmul_s = 0, attention_s = 0, memory_s = 0;  // its operations by what limits them
-  double bubble = 0;     // fraction of the step in which the slowest stage is idle
-  double tensor_s = 0;   // exposed tp and cp communication
-  double data_s = 0;     // exposed dp communication of gradients and weights
-  double message_s = 0;  // exposed pp communication
-  double optimizer_s = 0;
+  double bubble = 0;       // fraction of the step in which the slowest stage is idle
+  double tensor_s = 0;     // exposed tp and cp communication
+  double data_s = 0;       // exposed dp communication of gradients and weights
+  double message_s = 0;    // exposed pp communication
+  double optimizer_s = 0;  // with fp8: and the quantization of the weights
   double other_s = 0;      // logging, late data
   double slow_chance = 0;  // probability that the run has slow messages (stall_nodes)
   double slow_s = 0;       // their cost; included in step_s if the probability is at least 0.5
@@ -57,10 +57,14 @@ class Planner {
   struct BlockCost {
     TraceCost forward, backward;
     double weight_share = 0.5;
+    double first_s = 0;  // what the first forward of a step takes longer
+  };
+  struct LayerCosts {
+    BlockCost plain, recomputed;
   };
   struct MicroBatchCost {
     MicroBatchTrace trace;
-    BlockCost plain, recomputed, sliding_plain, sliding_recomputed;
+    LayerCosts full, sliding, bf16, bf16_sliding;  // as in the trace
     TraceCost embedding_forward, embedding_backward, head;
   };
   struct Stages {
@@ -70,8 +74,9 @@ class Planner {
   struct StageCost {
     TraceCost forward, backward;
     double shard_s = 0;  // exposed communication of sharded weights and gradients, in both
+    double first_s = 0;  // once per step: the weights become fp8
   };
-  using MicroBatchKey = std::tuple<int, int, bool, std::int64_t, Recompute, bool>;
+  using MicroBatchKey = std::tuple<int, int, bool, std::int64_t, Recompute, bool, bool>;
   using StateKey = std::tuple<int, int, bool, int, int, int, bool, StageContents>;
 
   const MicroBatchCost& micro_batch_cost(const Layout& layout);
@@ -81,6 +86,8 @@ class Planner {
   GroupLinks links(const Layout& layout, GroupKind kind) const;
   BlockCost block_cost(const BlockTrace& trace, const Software& software,
                        const LinksOf& links) const;
+  LayerCosts layer_costs(const LayerTraces& traces, Recompute recompute, const Software& software,
+                         const LinksOf& links) const;
   StageCost stage_cost(const Layout& layout, const MicroBatchCost& cost, int stage);
   double message_s(const Layout& layout, const MicroBatchCost& cost) const;
   StageTimes stage_times(const Layout& layout, const std::vector<StageCost>& costs,

@@ -1,0 +1,36 @@
+#include "plan/search/job.h"
+
+#include <fmt/ranges.h>
+
+namespace kintsugi {
+
+std::string_view precision_word(const PlanJob& job) {
+  return job.model.fp8.on() ? "fp8" : to_string(job.precision);
+}
+
+std::string fp8_yaml(const Fp8Config& fp8) {
+  const Fp8Config usual;
+  std::string text = fp8.recipe == Fp8Recipe::Rowwise      ? "recipe: rowwise"
+                     : fp8.recipe == Fp8Recipe::Tensorwise ? "recipe: tensorwise"
+                                                           : "recipe: none";
+  if (fp8.wgrad != usual.wgrad) text += fmt::format(", wgrad: {}", fp8.wgrad);
+  if (fp8.filter != usual.filter)
+    text += fmt::format(", filter: [{}]", fmt::join(fp8.filter, ", "));
+  if (fp8.fast_accumulation != usual.fast_accumulation)
+    text += fmt::format(", fast_accumulation: {}",
+                        fp8.fast_accumulation == FastAccumulation::All ? "all" : "none");
+  if (fp8.power_of_two_scales != usual.power_of_two_scales)
+    text += fmt::format(", power_of_two_scales: {}", fp8.power_of_two_scales);
+  if (fp8.bf16_layers != usual.bf16_layers)
+    text += fmt::format(", bf16_layers: {{first: {}, last: {}}}", fp8.bf16_layers.first,
+                        fp8.bf16_layers.last);
+  return "{" + text + "}";
+}
+
+bool is_bf16_layer(const ModelConfig& model, std::int64_t layer) {
+  const Fp8Config& fp8 = model.fp8;
+  return fp8.on() &&
+         (layer < fp8.bf16_layers.first || layer >= model.layers - fp8.bf16_layers.last);
+}
+
+}  // namespace kintsugi
