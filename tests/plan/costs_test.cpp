@@ -54,6 +54,65 @@ TEST(Costs, MatmulsOfManyShapes) {
   }
 }
 
+// TFLOP/s of an H200 with scales per row: fast accumulation in the forward, full in the backward.
+TEST(Costs, MatmulsInFp8) {
+  struct Measured {
+    std::int64_t m, n, k;
+    double tflops;
+  };
+  const GpuSpec gpu = load_machine("h200").gpu;
+  const auto seconds = [&](const Measured& one, DType dtype, const Software& software) {
+    TracedOperation o{.kind = TracedOperation::Kind::Matmul, .dtype = dtype};
+    o.m = one.m, o.n = one.n, o.k = one.k;
+    o.flops =
+        2.0 * static_cast<double>(one.m) * static_cast<double>(one.n) * static_cast<double>(one.k);
+    o.bytes = static_cast<double>((one.m + one.n) * one.k) * static_cast<double>(size_of(dtype)) +
+              2.0 * static_cast<double>(one.m * one.n);
+    return matmul_s(gpu, software, o);
+  };
+  double measured_s = 0, predicted_s = 0;
+  for (const Measured& one :
+       {Measured{8192, 6144, 4096, 1503}, Measured{8192, 4096, 4096, 1448},
+        Measured{8192, 28672, 4096, 1400}, Measured{8192, 4096, 14336, 1382},
+        Measured{28672, 4096, 8192, 1241}, Measured{8192, 4096, 28672, 1211},
+        Measured{8192, 37888, 3584, 1354}, Measured{8192, 3584, 18944, 1390},
+        Measured{37888, 3584, 8192, 1179}, Measured{8192, 3584, 37888, 1238}}) {
+    const double predicted = seconds(one, DType::F8, {}),
+                 measured = 2e-12 * static_cast<double>(one.m * one.n * one.k) / one.tflops;
+    EXPECT_NEAR(predicted / measured, 1, 0.25) << one.m << " " << one.n << " " << one.k;
+    measured_s += measured;
+    predicted_s += predicted;
+    const double bf16 = seconds(one, DType::BF16, {});
+    EXPECT_GT(bf16 / predicted, 1.6);
+    EXPECT_LT(bf16 / predicted, 2);
+    // The conversions are operations of this engine's traces; those of other programs are not.
+    EXPECT_EQ(seconds(one, DType::F8, {.fp8 = true}), predicted);
+    EXPECT_LT(seconds(one, DType::BF16, {.fp8 = true}), bf16);
+  }
+  EXPECT_NEAR(predicted_s / measured_s, 1, 0.05);
+}
+
+// A trace with fp8 matmuls and the quantization of their operands, made by hand.
+TEST(Costs, QuantizationIsMemoryTraffic) {
+  const Machine machine = load_machine("h200");
+  const GroupLinks links = links_of(machine, {});
+  const LinksOf all = [&](const std::string&) -> const GroupLinks& { return links; };
+  const TracedOperation quantize{
+      .kind = TracedOperation::Kind::Memory, .name = "quantize", .bytes = 1e9};
+  const TracedOperation matmul{.kind = TracedOperation::Kind::Matmul,
+                               .dtype = DType::F8,
+                               .name = "matmul_fp8",
+                               .flops = 2.0 * 8192 * 8192 * 8192,
+                               .bytes = 3e8,
+                               .m = 8192,
+                               .n = 8192,
+                               .k = 8192};
+  const TraceCost cost = cost_of(machine, {}, {{quantize, matmul}, 1}, all);
+  EXPECT_EQ(cost.memory_s, memory_s(machine.gpu, {}, 1e9));
+  EXPECT_EQ(cost.matmul_s, matmul_s(machine.gpu, {}, matmul));
+  EXPECT_EQ(cost.attention_s, 0);
+}
+
 // A tp all-reduce overlaps with the matmul that is queued after it.
 TEST(Costs, OverlapFollowsTheWaits) {
   Machine machine = load_machine("dgx-a100");

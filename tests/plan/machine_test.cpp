@@ -43,6 +43,17 @@ TEST(Machine, TwentyLinesAreEnough) {
   EXPECT_EQ(machine.network.gb_s, 25);
 }
 
+TEST(Machine, PeaksInFp8) {
+  for (const char* hopper : {"dgx-h100", "dgx-h200", "h200", "jupiter", "alps", "snellius-h100"}) {
+    const GpuSpec gpu = load_machine(hopper).gpu;
+    EXPECT_NEAR(gpu.tflops(DType::F8), 1979, 1) << hopper;
+    EXPECT_NEAR(gpu.tflops(DType::F8) / gpu.tflops(DType::BF16), 2, 0.01) << hopper;
+  }
+  EXPECT_EQ(load_machine("mi300x").gpu.tflops(DType::F8), 2610);
+  for (const char* without : {"dgx-a100", "leonardo", "jean-zay", "frontier", "lumi-g", "laptop"})
+    EXPECT_EQ(load_machine(without).gpu.tflops(DType::F8), 0) << without;
+}
+
 TEST(Machine, BuiltInOnesHaveSaneFigures) {
   const auto names = machine_names();
   for (const char* wanted :

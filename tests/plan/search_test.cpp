@@ -9,11 +9,16 @@
 
 #include "plan/costs/footprint.h"
 #include "plan/foreign/foreign_memory.h"
+#include "plan/search/no_layout.h"
 #include "plan/search/scaling.h"
 #include "support/errors.h"
 
 namespace kintsugi {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
 
 PlanJob small_job() { return {.model = load_preset("llama-1b"), .length = 4096, .batch = 96}; }
 
@@ -45,6 +50,68 @@ TEST(Search, LayoutsAreTheEngines) {
         }
         EXPECT_TRUE(listed.contains(to_string(layout))) << to_string(layout);
       }
+}
+
+PlanJob fp8_job() {
+  PlanJob job = small_job();
+  job.model.fp8.recipe = Fp8Recipe::Rowwise;
+  return job;
+}
+
+TEST(PlanFp8, NeedsAGpuThatHasIt) {
+  for (const char* name : {"dgx-a100", "frontier", "jean-zay"}) {
+    const std::string error = user_error_of([&] { Planner(fp8_job(), load_machine(name)); });
+    EXPECT_THAT(error, AllOf(HasSubstr(load_machine(name).name), HasSubstr("no fp8"),
+                             HasSubstr(load_machine(name).gpu.name), Not(HasSubstr("\n"))));
+  }
+  EXPECT_NO_THROW(Planner(fp8_job(), load_machine("mi300x")));
+}
+
+TEST(PlanFp8, LayoutsHaveMultiplesOf16Tokens) {
+  PlanJob job = fp8_job();
+  job.length = 1000;
+  const Machine machine = load_machine("dgx-h100");
+  int layouts = 0;
+  for_each_layout(job, machine, {.gpus = 8}, [&](const Layout& layout) {
+    ++layouts;
+    EXPECT_EQ(layout.micro_batch * (job.length / layout.cp) % 16, 0) << to_string(layout);
+  });
+  EXPECT_GT(layouts, 0);
+  job.length = 1001;
+  Planner planner(job, machine);
+  const SearchLimits limits{.gpus = 8, .micro = 4};
+  const SearchResult result = search_layouts(planner, limits);
+  EXPECT_EQ(result.layouts, 0);
+  EXPECT_THAT(why_nothing_fits(planner, limits, result, [&](int) { return job; }),
+              AllOf(HasSubstr("multiple of 16"), HasSubstr("4004")));
+}
+
+TEST(PlanFp8, MfuIsRelativeToTheRunsPrecision) {
+  Planner planner(fp8_job(), load_machine("h200"));
+  const Evaluation e = planner.timing({.micro_batch = 2});
+  const double flops = training_flops_per_token(planner.job().model, 4096).causal();
+  EXPECT_NEAR(e.mfu_causal, flops * e.tokens_per_s_per_gpu / 989.4e12, 1e-9);
+}
+
+TEST(PlanFp8, Texts) {
+  PlanJob job = small_job();
+  EXPECT_EQ(precision_word(job), "bf16");
+  job = fp8_job();
+  EXPECT_EQ(precision_word(job), "fp8");
+  EXPECT_EQ(fp8_yaml(job.model.fp8), "{recipe: rowwise}");
+  job.model.fp8 = {.recipe = Fp8Recipe::Tensorwise,
+                   .wgrad = false,
+                   .filter = {"head", "mlp.down"},
+                   .fast_accumulation = FastAccumulation::None,
+                   .power_of_two_scales = false,
+                   .bf16_layers = {.first = 1, .last = 2}};
+  EXPECT_EQ(fp8_yaml(job.model.fp8),
+            "{recipe: tensorwise, wgrad: false, filter: [head, mlp.down], fast_accumulation: none, "
+            "power_of_two_scales: false, bf16_layers: {first: 1, last: 2}}");
+  std::vector<bool> bf16;
+  job.model.layers = 5;
+  for (int layer = 0; layer < 5; ++layer) bf16.push_back(is_bf16_layer(job.model, layer));
+  EXPECT_EQ(bf16, (std::vector{true, false, false, true, true}));
 }
 
 TEST(Search, FindsTheBest) {

@@ -112,6 +112,10 @@ std::string why_not(const PlanJob& job, const SearchLimits& l) {
   if (why.empty()) why = why_not_together(l);
   if (why.empty() && l.micro > 0 && job.batch % l.micro != 0)
     why = fmt::format("--micro {} does not divide a batch of {} sequences", l.micro, job.batch);
+  const std::int64_t tokens = std::max<std::int64_t>(1, l.micro) * (job.length / std::max(1, l.cp));
+  if (why.empty() && job.model.fp8.on() && tokens % 16 != 0)
+    why = fmt::format("fp8 matmuls need a multiple of 16 tokens per micro-batch: {} are none",
+                      tokens);
   return why;
 }
 
@@ -126,10 +130,6 @@ std::string why_no_layout(const PlanJob& job, const Machine& machine, const Sear
   if (!help.empty())
     return fmt::format("no layout on {} with a batch of {} sequences has {}: {} there are some",
                        format_number(limits.gpus, "GPU"), job.batch, options_text(given), help);
-  if (job.model.fp8.on() && job.length % 16 != 0)
-    return fmt::format(
-        "no layout on {} has fp8 matmuls with a multiple of 16 tokens: sequences have {} tokens",
-        format_number(limits.gpus, "GPU"), job.length);
   return fmt::format(
       "no layout on {} divides {} heads, {} layers and a batch of {} sequences: try a number of "
       "GPUs with more divisors, or another --batch",
