@@ -69,7 +69,8 @@ struct Fp8Config {
     std::int64_t first = 0, last = 0;
     bool operator==(const Layers&) const = default;
   };
-  Layers bf16_layers = {};  // so many layers at either end stay in the run's precision
+  Layers bf16_layers = {};              // so many layers at either end stay in the run's precision
+  std::int64_t statistics_every = 100;  // steps between counts of what is lost; 0: never
   bool on() const { return recipe != Fp8Recipe::None; }
   bool operator==(const Fp8Config&) const = default;
 };

@@ -53,7 +53,9 @@ class Tracer {
              model_shard({{.first_layer = 0, .last_layer = static_cast<int>(model_.layers)}},
                          layout.tp, 0, layout.sequence_parallel)),
         store_(set_, weights_, job.precision, true),
-        model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {}
+        model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {
+    store_.allocate_quantized(weights_, layout.zero == 3);
+  }
 
   LayerTraces layer(const Layout& layout, int number) {
     LayerTraces traced{block(layout, Recompute::None, number), {}};
@@ -143,6 +145,7 @@ class Tracer {
   // The model with one period of layer types.
   static ModelConfig smallest(ModelConfig model) {
     model.layers = std::max<std::int64_t>(1, static_cast<std::int64_t>(model.layer_types.size()));
+    model.fp8.bf16_layers = {};
     return model;
   }
   StageScratch scratch_of(Arena& arena, const Layout& layout, Recompute recompute) {
@@ -179,7 +182,8 @@ class Tracer {
                      .length = scratch.size().length,
                      .ids = numbers(),
                      .targets = numbers(),
-                     .positions = numbers()};
+                     .positions = numbers(),
+                     .training = true};
     if (!job_.preference) return batch;
     const std::int64_t most = PreferenceLoss::most_sequences(tokens, scratch.layer_ranks().context);
     batch.pair_ranges = arena.allocate(Region::Workspace, "pairs", DType::I32, {most, 2});
