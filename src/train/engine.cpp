@@ -71,7 +71,8 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                  .tied = options.model.tied,
                  .halved_backward =
                      options.layout.pp > 1 && options.layout.schedule == PipelineKind::ZeroBubbleH1,
-                 .offload_gradients = options.offload.gradients}),
+                 .offload_gradients = options.offload.gradients,
+                 .keep_fp8_weights = options.model.fp8.keep_weights}),
       copies_(backend, arena_, sharding_, groups),
       scratch_(backend, arena_, sharding_.store(), options.model,
                {&groups[GroupKind::Tp], &groups[GroupKind::Cp], options.layout.sequence_parallel},

@@ -48,6 +48,9 @@ TEST_P(Fp8Families, ShardingChangesNoBit) {
     for (const int zero : {1, 2, 3})
       expect_equal(trained({.dp = 2, .zero = zero}, training, 3), expected,
                    "ZeRO " + std::to_string(zero));
+    Training other = training;
+    other.model.fp8.keep_weights = false;
+    expect_equal(trained({.dp = 2}, other, 3), expected, "quantized at every use");
   }
 }
 

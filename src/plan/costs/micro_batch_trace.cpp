@@ -54,7 +54,7 @@ class Tracer {
                          layout.tp, 0, layout.sequence_parallel)),
         store_(set_, weights_, job.precision, true),
         model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {
-    store_.allocate_quantized(weights_, layout.zero == 3);
+    store_.allocate_quantized(weights_, layout.zero == 3 || !job.model.fp8.keep_weights);
   }
 
   LayerTraces layer(const Layout& layout, int number) {

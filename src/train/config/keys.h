@@ -279,6 +279,7 @@ void describe(V& v, Fp8Config& c) {
   v("filter", c.filter);
   v("fast_accumulation", c.fast_accumulation);
   v("power_of_two_scales", c.power_of_two_scales);
+  v("keep_weights", c.keep_weights);
   v("bf16_layers", c.bf16_layers);
   v("statistics_every", c.statistics_every, at_least(0));
 }
