@@ -33,13 +33,15 @@ void Branch::declare(Declaration& d) {
   if (before_) {
     before_->declare(d, hidden_);
     before_->declare_statistics(d);
+  }
+  sublayer_->declare(d);
+  if (before_)
     normed_ = d.saved({.label = "norm outputs",
                        .per = Per::Row,
                        .width = hidden_,
                        .dropped_by = Recompute::Selective,
-                       .one_at_a_time = true});
-  }
-  sublayer_->declare(d);
+                       .one_at_a_time = true,
+                       .temporary = sublayer_->keeps_input()});
   if (!after_) return;
   after_->declare(d, hidden_);
   after_->declare_statistics(d);

@@ -14,7 +14,7 @@ void SharedMemory::for_each(const std::vector<TensorSpec>& specs, bool sharing, 
 }
 
 bool SharedMemory::shares(const TensorSpec& saved, Recompute recompute) const {
-  if (!training_) return true;
+  if (!training_ || saved.temporary) return true;
   return recompute != Recompute::None && !saved.kept && saved.dropped_by <= recompute;
 }
 
@@ -59,10 +59,11 @@ SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks,
   for (const Need& need : saved)
     saved_[need.key] =
         arena.allocate(training ? Region::Workspace : Region::Activations,
-                       fmt::format("{}{}", training ? "recomputed " : "", need.key.first),
+                       fmt::format("{}{}", training && !need.largest.temporary ? "recomputed " : "",
+                                   need.key.first),
                        dtype_of(need.largest), shape_of(need.largest));
   const auto workspace = collect([&](const Declaration& block, const auto& add) {
-    for_each(block.workspace(), false, [&](const TensorSpec& spec, const Key& key) {
+    for_each(block.workspace(), true, [&](const TensorSpec& spec, const Key& key) {
       if (training || !spec.training) add(spec, key);
     });
   });
@@ -94,7 +95,7 @@ Tensor SharedMemory::allocate(Arena& arena, const TensorSpec& spec) const {
 
 std::vector<Tensor> SharedMemory::workspace(const Declaration& block) const {
   std::vector<Tensor> tensors;
-  for_each(block.workspace(), false, [&](const TensorSpec& spec, const Key& key) {
+  for_each(block.workspace(), true, [&](const TensorSpec& spec, const Key& key) {
     const auto found = workspace_.find(key);
     tensors.push_back(found == workspace_.end() ? Tensor() : view(found->second, spec));
   });

@@ -12,6 +12,7 @@
 #include "core/units.h"
 #include "model/adapter/peft_config.h"
 #include "model/families/family.h"
+#include "model/fp8.h"
 #include "model/lora.h"
 
 namespace kintsugi {
@@ -204,6 +205,7 @@ ModelSpec model_spec(const ModelConfig& config) {
   ModelSpec model = family_info(config.family).spec(config);
   if (config.is_classifier()) use_labels(model, config);
   add_adapters(model, config.lora);
+  add_fp8(model, config.fp8);
   return model;
 }
 

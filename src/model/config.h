@@ -69,7 +69,11 @@ struct Fp8Config {
     std::int64_t first = 0, last = 0;
     bool operator==(const Layers&) const = default;
   };
-  Layers bf16_layers = {};  // so many layers at either end stay in the run's precision
+  // Weights are quantized once per step and kept, which takes 2 bytes each; false: at every use.
+  // With ZeRO 3 they never are.
+  bool keep_weights = true;
+  Layers bf16_layers = {};              // so many layers at either end stay in the run's precision
+  std::int64_t statistics_every = 100;  // steps between counts of what is lost; 0: never
   bool on() const { return recipe != Fp8Recipe::None; }
   bool operator==(const Fp8Config&) const = default;
 };

@@ -70,6 +70,15 @@ int Declaration::add(Parameter parameter, const Shard& shard) {
   return ids_.back();
 }
 
+void Declaration::use_fp8(int matrix) {
+  for (std::size_t i = 0; i < ids_.size(); ++i)
+    if (ids_[i] == matrix) parameters_[i].fp8 = true;
+}
+
+bool Declaration::is_trained(int parameter) const {
+  return set_ == nullptr || (*set_)[parameter].trained;
+}
+
 Saved Declaration::saved(const TensorSpec& spec) {
   saved_.push_back(spec);
   return {static_cast<int>(saved_.size()) - 1, spec.per};

@@ -34,8 +34,10 @@ struct TensorSpec {
   bool wide = false;  // accumulator precision
   // Saved tensors: the first recompute mode that drops it.
   Recompute dropped_by = Recompute::Full;
-  bool one_at_a_time = false;  // if dropped, all tensors with this label share one buffer
-  bool kept = false;           // it is never dropped
+  // If dropped, or in workspace: all tensors with this label share one buffer.
+  bool one_at_a_time = false;
+  bool temporary = false;  // saved only until the next layer: its reader keeps what it needs
+  bool kept = false;       // it is never dropped
   // Workspace only:
   bool training = false;         // only the backward needs it
   bool read_by_weights = false;  // backward_weight(), which may run much later, reads it
@@ -77,6 +79,7 @@ struct LayerRanks {
   int tensor_rank = 0;
   bool sequence_parallel = false;
   int context = 1;
+  bool splits_rows() const { return sequence_parallel && tensor > 1; }
 };
 
 // Lists the parameters and buffers of a layer. Layers fill it; ParameterSet, the memory of a stage,
@@ -114,6 +117,9 @@ class Declaration {
   // A table of rows, sharded by rows or not sharded.
   int table(std::string name, std::int64_t rows, std::int64_t width, const Options& options);
 
+  // Marks a matrix, which the packed ones after it belong to, as read by fp8 matmuls.
+  void use_fp8(int matrix);
+  bool is_trained(int parameter) const;  // true if there is no set yet
   Saved saved(const TensorSpec& spec);
   Workspace workspace(const TensorSpec& spec);
   void cache(const CacheSpec& spec) { caches_.push_back(spec); }

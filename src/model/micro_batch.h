@@ -52,6 +52,10 @@ struct MicroBatch {
 
   const CachedTokens* cached = nullptr;  // generation: sequences 1, length tokens
 
+  // (sites, 3, 4), fp32: QuantizeOptions::statistics of the inputs, gradients and weights of the
+  // fp8 matmuls; empty: not counted
+  Tensor fp8_statistics = {};
+
   bool first = false, last = false;  // of the step
   bool training = false;             // a step, not an evaluation: adapters use their dropout
   bool scored_only = false;          // no backward follows the forward; only in training memory

@@ -55,6 +55,7 @@ struct Parameter {
   bool overwritten = false;  // its gradient is one matmul: a step's first micro-batch overwrites it
   // Stored directly after its predecessor: the two form one matrix.
   bool packed = false;
+  bool fp8 = false;  // fp8 matmuls read it, and the packed ones after it
   // Groups that hold partial gradients of it, besides the data groups: tp ranks with other rows or
   // heads, tp ranks with the same key and value heads, or the other stage that has the tied table.
   std::vector<GroupKind> sum_over = {};

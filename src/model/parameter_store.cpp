@@ -1,5 +1,7 @@
 #include "model/parameter_store.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace kintsugi {
@@ -31,6 +33,37 @@ Tensor ParameterStore::weight(int first, Shape shape) const {
 
 Tensor ParameterStore::gradient(int first, Shape shape) const {
   return view(bucket_gradients((*set_)[first].bucket), first, shape);
+}
+
+void ParameterStore::allocate_quantized(Arena& arena, bool one_buffer) {
+  std::int64_t largest = 0;
+  const auto& parameters = set_->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].fp8) continue;
+    Shape shape = parameters[i].shape;
+    for (std::size_t next = i + 1; next < parameters.size() && parameters[next].packed; ++next)
+      shape[0] += parameters[next].shape[0];
+    const std::int64_t rows = quantized_bytes(shape[0], shape[1]),
+                       columns = quantized_bytes(shape[1], shape[0]);
+    largest = std::max({largest, rows, columns});
+    if (!one_buffer)
+      quantized_[static_cast<int>(i)] =
+          arena.allocate(Region::Weights, "fp8 weights", DType::U8, {rows + columns});
+  }
+  if (one_buffer && largest > 0)
+    one_quantized_ = arena.allocate(Region::Workspace, "fp8 weights", DType::U8, {largest});
+}
+
+QuantizedWeight ParameterStore::quantized(int first, Shape shape, bool one_scale) const {
+  const auto found = quantized_.find(first);
+  const bool kept = found != quantized_.end();
+  const Tensor& memory = kept ? found->second : one_quantized_;
+  KINTSUGI_CHECK(memory, "{} has no memory in fp8", (*set_)[first].name);
+  const std::int64_t bytes = quantized_bytes(shape[0], shape[1]);
+  return {.rows = quantized_in(memory, shape[0], shape[1], one_scale),
+          .columns = quantized_in(kept ? memory.rows(bytes, memory.extent(0) - bytes) : memory,
+                                  shape[1], shape[0], one_scale),
+          .kept = kept};
 }
 
 Tensor ParameterStore::view(Tensor flat, int index, Shape shape) const {

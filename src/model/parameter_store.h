@@ -1,11 +1,19 @@
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "model/parameter_set.h"
 #include "tensor/arena.h"
+#include "tensor/quantized.h"
 
 namespace kintsugi {
+
+// A matrix in fp8, both as it is stored and transposed.
+struct QuantizedWeight {
+  Quantized rows, columns;
+  bool kept = false;  // false: both use one buffer, which other matrices use too
+};
 
 // The device memory of the weights and gradients, by bucket. Layers look tensors up at every use,
 // because the memory of a ZeRO-sharded bucket changes during a step.
@@ -15,6 +23,9 @@ class ParameterStore {
   ParameterStore(const ParameterSet& set, DType dtype);
   // Allocates all buckets contiguously. Generation and scoring need no gradients.
   ParameterStore(const ParameterSet& set, Arena& arena, DType dtype, bool with_gradients);
+  // Allocates the fp8 copies of all matrices that fp8 matmuls read: of each, or one buffer for all,
+  // if weights are in memory only while they are used.
+  void allocate_quantized(Arena& arena, bool one_buffer);
 
   // `flat` holds the bucket's elements in the order of the set; empty: not in memory now.
   void set_weights(int bucket, Tensor flat) { memory_[at(bucket)].weights = flat; }
@@ -33,6 +44,8 @@ class ParameterStore {
   // gradient of a parameter that is not trained is empty.
   Tensor weight(int first, Shape shape) const;
   Tensor gradient(int first, Shape shape) const;
+  // The memory of the matrix in fp8; the layer that reads it quantizes it.
+  QuantizedWeight quantized(int first, Shape shape, bool one_scale) const;
 
  private:
   struct BucketMemory {
@@ -45,6 +58,8 @@ class ParameterStore {
   Tensor weights_;
   Tensor gradients_;
   std::vector<BucketMemory> memory_;  // by bucket
+  std::map<int, Tensor> quantized_;   // by matrix: bytes of `rows`, then of `columns`
+  Tensor one_quantized_;
 };
 
 }  // namespace kintsugi

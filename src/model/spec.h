@@ -38,6 +38,16 @@ struct AdapterSpec {
   bool any() const { return !names.empty(); }
 };
 
+// fp8 matmuls of one LinearSpec (Fp8Config).
+struct Fp8Spec {
+  bool one_scale = false;                           // per matrix instead of per row
+  bool power_of_two = true;                         // scales
+  bool wgrad = true;                                // the gradient of the weights, too
+  bool fast_forward = true, fast_backward = false;  // accumulation
+  int site = 0;  // number of the matmul in the model, for statistics
+};
+inline constexpr std::int64_t kFp8Multiple = 16;  // of the sizes of an fp8 matmul
+
 // y = x W^T + b. Several matrices with the same input are computed as one matmul.
 struct LinearSpec {
   std::vector<std::string> weights = {};
@@ -50,6 +60,7 @@ struct LinearSpec {
   std::int64_t turn = 0;  // or in turns of so many outputs
   std::vector<Init> init = {};
   AdapterSpec adapters = {};
+  std::optional<Fp8Spec> fp8 = {};
 };
 
 // Rotary position embedding.

@@ -294,7 +294,8 @@ void Pipeline::run_single_stage(const Step& step, const Load& load) {
     };
     if (batch(0).repeatable)
       backend_->replay(
-          derive_key(static_cast<std::uint64_t>(batch(0).sequences), batch(0).overwrites,
+          derive_key(static_cast<std::uint64_t>(batch(0).sequences),
+                     std::uint64_t{batch(0).overwrites} + 2 * std::uint64_t{batch(0).first},
                      std::bit_cast<std::uint64_t>(step.gradient_scale)),
           std::ref(compute));
     else

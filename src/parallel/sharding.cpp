@@ -95,6 +95,7 @@ void Sharding::allocate(Arena& arena) {
         arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, sharded",
                        wide, {gradients});
   allocate_slots(arena);
+  store_.allocate_quantized(arena, zero_ == 3 || !options_.keep_fp8_weights);
   if (options_.reduce_in_bf16 && communicates && wide == DType::F32) {
     for (Tensor& wire : wire_)
       wire = arena.allocate(Region::Communication, "bf16 gradients", DType::BF16, {largest_whole});

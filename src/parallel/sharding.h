@@ -29,6 +29,8 @@ struct ShardingOptions {
   // Owned gradients are stored in host memory; only those of one or two layers are on the device.
   // Not with halved_backward.
   bool offload_gradients = false;
+  // fp8 copies of the weights are kept between their uses, unless weights are sharded.
+  bool keep_fp8_weights = true;
 };
 
 // Weights and gradients of a rank: one mechanism for ZeRO 0 to 3 and hybrid sharding. The stages

@@ -7,6 +7,7 @@
 #include "backend/phase.h"
 #include "core/error.h"
 #include "model/families/family.h"
+#include "model/fp8.h"
 
 namespace kintsugi {
 namespace {
@@ -70,7 +71,8 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                  .tied = options.model.tied,
                  .halved_backward =
                      options.layout.pp > 1 && options.layout.schedule == PipelineKind::ZeroBubbleH1,
-                 .offload_gradients = options.offload.gradients}),
+                 .offload_gradients = options.offload.gradients,
+                 .keep_fp8_weights = options.model.fp8.keep_weights}),
       copies_(backend, arena_, sharding_, groups),
       scratch_(backend, arena_, sharding_.store(), options.model,
                {&groups[GroupKind::Tp], &groups[GroupKind::Cp], options.layout.sequence_parallel},
@@ -90,6 +92,10 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                               {options.preference   ? 4
                                : options.z_loss > 0 ? 2
                                                     : 1});
+  if (options.model.fp8.on())
+    fp8_statistics_ = arena_.allocate(
+        Region::Workspace, "fp8 statistics", DType::F32,
+        {static_cast<std::int64_t>(fp8_sites(model_spec(options.model)).size()), 3, 4});
   if (options.skip_step)
     loss_total_ =
         arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
@@ -208,9 +214,16 @@ double Engine::summed_over_ranks(double value) {
 // The keys of dropout differ between micro-batches.
 bool Engine::is_repeatable(const MicroBatch& micro) const {
   const Grid& grid = groups_->grid;
-  return micro.dropout == 0 && options_.model.lora.dropout == 0 && grid.tp == 1 && grid.cp == 1 &&
-         grid.pp == 1 && !options_.offload_inputs && !(micro.first && optimizer_.updates_late()) &&
+  return micro.dropout == 0 && !micro.fp8_statistics && options_.model.lora.dropout == 0 &&
+         grid.tp == 1 && grid.cp == 1 && grid.pp == 1 && !options_.offload_inputs &&
+         !(micro.first && optimizer_.updates_late()) &&
          sharding_.has_no_transfers(micro.first, micro.last);
+}
+
+std::vector<float> Engine::fp8_statistics() {
+  std::vector<float> numbers(static_cast<std::size_t>(fp8_statistics_.elements()));
+  backend_->download(numbers.data(), fp8_statistics_);
+  return numbers;
 }
 
 double Engine::targets_of(const TokenBatch& batch) const {
@@ -238,12 +251,14 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     micro.overwrites = sharding_.overwrites(micro.first);
     micro.first_token += settings.first_sequence * context_shard_.length;
     micro.dropout = settings.dropout;
+    if (settings.fp8_statistics && micro.first) micro.fp8_statistics = fp8_statistics_;
     micro.repeatable = is_repeatable(micro);
     micro.dropout_seed =
         derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
     return micro;
   };
   backend_->fill(loss_sum_, 0.0);
+  if (settings.fp8_statistics) backend_->fill(fp8_statistics_, 0.0);
   pipeline_.run({.micro_batches = micro_batches,
                  .gradient_scale = settings.loss_scale / tokens,
                  .loss_sum = loss_sum_},

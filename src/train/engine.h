@@ -77,7 +77,8 @@ struct StepSettings {
   std::int64_t first_sequence = 0;  // index of this rank's first sequence in the global batch
   // What the loss is divided by: the sum of Engine::targets_of over all ranks.
   double targets = -1;
-  StepLimits limits = {};  // the same on all ranks; only with EngineOptions::skip_step
+  StepLimits limits = {};       // the same on all ranks; only with EngineOptions::skip_step
+  bool fp8_statistics = false;  // of the first micro-batch; only with ModelConfig::fp8
 };
 
 // What a sum of losses is divided by. Without any target, the sum is 0 too.
@@ -130,6 +131,10 @@ class Engine {
   // a loader writes weights and state.
   void initialize(std::uint64_t seed);
   void prepare();
+
+  // StepSettings::fp8_statistics of the last step with them, on this rank: (sites, 3, 4), as in
+  // MicroBatch::fp8_statistics.
+  std::vector<float> fp8_statistics();
 
   // What the losses of the batch are divided by: its preference pairs, or its tokens with a loss,
   // or the sum of their weights. 0 if another rank counts the same sequences.
@@ -258,6 +263,7 @@ class Engine {
   std::vector<double> numbers_;  // the same for numbers, before and after they are rounded
   std::vector<std::byte> rounded_;
   std::vector<std::int32_t> pairs_;
+  Tensor fp8_statistics_;
   Tensor loss_sum_;  // (1); with z_loss (2): the sums of the losses and of log^2 Z; or of pairs (4)
   Tensor loss_total_;     // (1), over all ranks; only with EngineOptions::skip_step
   bool limited_ = false;  // whether the last step had limits

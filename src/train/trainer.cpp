@@ -68,6 +68,11 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
           "objective dpo improves a trained model, which is also its reference: set model.init");
     if (config_.model.lora.on() && !config_.run.from) base_of_run(config_, "");
   }
+  if (config_.model.fp8.on())
+    if (const std::string why =
+            backend_.why_no_fp8(config_.model.fp8.recipe == Fp8Recipe::Tensorwise);
+        !why.empty())
+      user_error("train.fp8: {}", why);
   check_memory(backend_, config_, *groups_);
   snapshot_plan_ = plan_snapshot(backend_, config_, *groups_);
   startup_.mark("plan memory");
@@ -199,7 +204,8 @@ void Trainer::train_step() {
                                    .seed = config_.run.seed,
                                    .first_sequence = first_sequence(step),
                                    .targets = targets,
-                                   .limits = limits});
+                                   .limits = limits,
+                                   .fp8_statistics = fp8_statistics_are_due(step)});
   }
   loader_->release();  // continue reading while the device computes
   batch_ = nullptr;
@@ -247,6 +253,7 @@ void Trainer::train_step() {
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
   if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
   if (preference()) record_rewards(result.rewards);
+  if (fp8_statistics_are_due(step)) record_fp8_statistics();
   note_skipped(result, limits);
   outliers_.add(result.loss, result.gradient_norm);
   spike_ = result.outlier ? "" : find_spike(result.loss);

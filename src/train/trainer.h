@@ -244,6 +244,8 @@ class Trainer {
   void evaluate_tasks();
   void report_tasks() const;
   // The texts of train.samples, in trainer_samples.cpp. All ranks decide alike.
+  bool fp8_statistics_are_due(std::int64_t step) const;
+  void record_fp8_statistics();
   bool samples_are_due() const;
   void generate_samples();
   // layout.json; all ranks call it.
@@ -308,6 +310,7 @@ class Trainer {
   TrainingFlops flops_;
   Backend::Peak peak_;
   bool peak_is_known_ = true;
+  bool warned_of_outliers_ = false;  // of the activation, in fp8
   StepRecord record_;
   StepMeans means_;  // since the last log line
   std::optional<double> last_valid_loss_;

@@ -8,6 +8,7 @@
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "model/fp8.h"
 #include "parallel/layer_split.h"
 #include "train/memory_check.h"
 #include "train/records/layout_file.h"
@@ -37,6 +38,7 @@ void Trainer::announce() const {
   log_info("model: {}{}, {} parameters, {} precision", to_string(config_.model.family),
            config_.model_preset.empty() ? "" : " " + config_.model_preset,
            format_count(static_cast<double>(size.total)), to_string(config_.train.precision));
+  if (config_.model.fp8.on()) log_info("{}", fp8_summary(config_.model, config_.layout.tp));
   if (size.trained < size.total)
     log_info("trained: {} parameters ({:.2f} %){}", format_count(static_cast<double>(size.trained)),
              100.0 * static_cast<double>(size.trained) / static_cast<double>(size.total),

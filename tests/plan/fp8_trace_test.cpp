@@ -48,7 +48,7 @@ TEST(Fp8Trace, AllMatmulsOfABlockAndNoneOfTheHead) {
   }
 }
 
-// Weights are quantized in the first micro-batch of a step, with ZeRO 3 in every one.
+// Weights are quantized in the first micro-batch of a step, or at every use.
 TEST(Fp8Trace, WeightsOncePerStep) {
   const PlanJob job = job_in_fp8("llama-8b");
   const MicroBatchTrace whole = trace_micro_batch(job, {}),
@@ -60,6 +60,10 @@ TEST(Fp8Trace, WeightsOncePerStep) {
   EXPECT_EQ(quantized(sharded.plain.first_forward), quantized(sharded.plain.forward));
   EXPECT_GT(quantized(sharded.plain.forward), later);
   EXPECT_GT(quantized(sharded.plain.backward), quantized(whole.plain.backward));
+  PlanJob often = job;
+  often.model.fp8.keep_weights = false;
+  EXPECT_EQ(quantized(trace_micro_batch(often, {}).plain.forward),
+            quantized(sharded.plain.forward));
 }
 
 TEST(Fp8Trace, ExcludedLayersAreThoseOfBf16) {

@@ -104,10 +104,13 @@ TEST(PlanFp8, Texts) {
                    .filter = {"head", "mlp.down"},
                    .fast_accumulation = FastAccumulation::None,
                    .power_of_two_scales = false,
-                   .bf16_layers = {.first = 1, .last = 2}};
+                   .keep_weights = false,
+                   .bf16_layers = {.first = 1, .last = 2},
+                   .statistics_every = 0};
   EXPECT_EQ(fp8_yaml(job.model.fp8),
             "{recipe: tensorwise, wgrad: false, filter: [head, mlp.down], fast_accumulation: none, "
-            "power_of_two_scales: false, bf16_layers: {first: 1, last: 2}}");
+            "power_of_two_scales: false, keep_weights: false, bf16_layers: {first: 1, last: 2}, "
+            "statistics_every: 0}");
   std::vector<bool> bf16;
   job.model.layers = 5;
   for (int layer = 0; layer < 5; ++layer) bf16.push_back(is_bf16_layer(job.model, layer));

@@ -126,7 +126,8 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
     if (columns) write_scales(columns, by_column);
     float* statistics = options.statistics ? options.statistics.as<float>() : nullptr;
     if (statistics != nullptr)
-      statistics[0] = std::max(statistics[0], std::bit_cast<float>(maxima.all()));
+      statistics[0] = std::max(statistics[0], std::bit_cast<float>(maxima.all())),
+      statistics[3] += static_cast<float>(x.elements());
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
         const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);

@@ -15,6 +15,7 @@ class Attention final : public Sublayer {
 
   void declare(Declaration& d) override;
   const Linear& output() const override { return out_; }
+  bool keeps_input() const override { return projection_.keeps_input(); }
   Tensor output_input(const LayerRun& run) const override { return run[attended_]; }
   void forward(const LayerRun& run, Tensor x) const override;
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;

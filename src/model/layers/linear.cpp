@@ -44,6 +44,7 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
                      .inputs = shape_[spec_.in_out ? 0 : 1],
                      .whole_inputs = spec_.inputs},
                     along, spec_.parts, copies);
+  fp8_.declare(d, weight_, shape_, spec_.in_out, adapters_.any());
 }
 
 MatmulOptions Linear::forward_options(const LayerRun& run, bool with_bias) const {
@@ -59,6 +60,7 @@ void Linear::multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions opt
     adapters_.forward(run, y, x, options.residual);
     options.residual = y;
   }
+  if (in_fp8(run)) return fp8_.forward(run, y, x, options);
   run.backend().matmul(y, x, weight(run), options);
 }
 
@@ -74,9 +76,9 @@ void Linear::forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_
 
 void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
   MatmulOptions options = forward_options(run);
-  if (!adapters_.any()) options.gelu = activated;
+  if (fuses_gelu()) options.gelu = activated;
   multiply(run, y, x, options);
-  if (adapters_.any()) run.backend().gelu_forward(activated, y);
+  if (!fuses_gelu()) run.backend().gelu_forward(activated, y);
 }
 
 void Linear::forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
@@ -92,6 +94,7 @@ void Linear::multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gel
     adapters_.backward_input(run, dx, dy);
     options.residual = dx;
   }
+  if (in_fp8(run)) return fp8_.backward_input(run, dx, dy, options);
   run.backend().matmul(dx, dy, weight(run), options);
 }
 
@@ -101,17 +104,20 @@ void Linear::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
 
 void Linear::backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy,
                                  Tensor before) const {
-  multiply_back(run, dbefore, dy, adapters_.any() ? Tensor() : before);
-  if (adapters_.any()) run.backend().gelu_backward(dbefore, dbefore, before);
+  multiply_back(run, dbefore, dy, fuses_gelu() ? before : Tensor());
+  if (!fuses_gelu()) run.backend().gelu_backward(dbefore, dbefore, before);
 }
 
 void Linear::backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bias_dy) const {
-  if (const Tensor gradient = run.store().gradient(weight_, shape_))
+  const Tensor gradient = run.store().gradient(weight_, shape_);
+  if (gradient && fp8_.has_weight_gradient())
+    fp8_.backward_weight(run, gradient, x);
+  else if (gradient)
     run.backend().matmul(gradient, spec_.in_out ? x : dy, spec_.in_out ? dy : x,
                          {.transpose_a = true, .accumulate = run.accumulates()});
   if (bias_ >= 0)
-    if (const Tensor gradient = run.store().gradient(bias_, {outputs()}))
-      run.backend().bias_backward(gradient, bias_dy ? bias_dy : dy);
+    if (const Tensor of_bias = run.store().gradient(bias_, {outputs()}))
+      run.backend().bias_backward(of_bias, bias_dy ? bias_dy : dy);
   if (adapters_.any()) adapters_.backward_weight(run, dy, x);
 }
 

@@ -1,20 +1,25 @@
 #pragma once
 
 #include "model/layers/adapters.h"
+#include "model/layers/fp8_matmuls.h"
 
 namespace kintsugi {
 
 // y = x W^T + b, with W stored as in the Hugging Face file. Several packed matrices (q, k, v; gate,
-// up) act as one. Some of them may have low-rank adapters.
+// up) act as one. Some of them may have low-rank adapters. The matmuls may be in fp8.
 class Linear {
  public:
-  explicit Linear(const LinearSpec& spec) : spec_(spec), adapters_(spec.adapters) {}
+  explicit Linear(const LinearSpec& spec) : spec_(spec), adapters_(spec.adapters), fp8_(spec.fp8) {}
 
   // Declares the matrices sharded by outputs, each with its number of copies, or sharded by inputs.
   void declare_outputs(Declaration& d, ParameterGroup group, const std::vector<int>& copies);
   void declare_inputs(Declaration& d, ParameterGroup group);
 
   std::int64_t outputs() const { return spec_.in_out ? shape_[1] : shape_[0]; }  // on this rank
+
+  // x may be overwritten after the forward: backward_weight() does not read it, unless something
+  // was recomputed.
+  bool keeps_input() const { return fp8_.keeps_input(); }
 
   void forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual = {}) const;
   // If the inputs are sharded: computes this rank's partial sum. Only one rank adds the bias.
@@ -32,6 +37,12 @@ class Linear {
   void declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                const std::vector<int>& copies);
   MatmulOptions forward_options(const LayerRun& run, bool with_bias = true) const;
+  // Generation and scoring of sequences of any length fall back to the run's precision.
+  bool in_fp8(const LayerRun& run) const {
+    return fp8_.on() && run.batch.cached == nullptr && run.size.tokens() % kFp8Multiple == 0;
+  }
+  // GELU is part of the matmul.
+  bool fuses_gelu() const { return !adapters_.any() && !fp8_.on(); }
   void multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gelu_input = {}) const;
   Tensor weight(const LayerRun& run) const { return run.store().weight(weight_, shape_); }
@@ -41,6 +52,7 @@ class Linear {
 
   LinearSpec spec_;
   Adapters adapters_;
+  Fp8Matmuls fp8_;
   int weight_ = -1;
   int bias_ = -1;
   Shape shape_;  // of the packed matrices, on this rank

@@ -7,8 +7,10 @@ void Mlp::declare(Declaration& d) {
   down_.declare_inputs(d, ParameterGroup::Mlp);
   const std::int64_t before = up_.outputs(), size = spec_.size / d.ranks().tensor;
   before_ = d.saved({.label = "mlp", .width = before});
-  activated_ =
-      d.saved({.label = "mlp activations", .width = size, .dropped_by = Recompute::Selective});
+  activated_ = d.saved({.label = "mlp activations",
+                        .width = size,
+                        .dropped_by = Recompute::Selective,
+                        .temporary = down_.keeps_input()});
   dbefore_ = d.workspace(
       {.label = "gradient of mlp", .width = before, .training = true, .read_by_weights = true});
   if (gated())

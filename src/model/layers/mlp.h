@@ -11,6 +11,7 @@ class Mlp final : public Sublayer {
 
   void declare(Declaration& d) override;
   const Linear& output() const override { return down_; }
+  bool keeps_input() const override { return up_.keeps_input(); }
   Tensor output_input(const LayerRun& run) const override { return run[activated_]; }
   void forward(const LayerRun& run, Tensor x) const override;
   void recompute(const LayerRun& run) const override;

@@ -17,8 +17,10 @@ void Retention::declare(Declaration& d) {
   projected_ = d.saved({.label = "q, k, v, gate", .width = all});
   retained_ = d.saved({.label = "retention", .width = values});
   rstd_ = d.saved({.label = "norm statistics", .width = heads_, .wide = true});
-  gated_ =
-      d.saved({.label = "gated retention", .width = values, .dropped_by = Recompute::Selective});
+  gated_ = d.saved({.label = "gated retention",
+                    .width = values,
+                    .dropped_by = Recompute::Selective,
+                    .temporary = out_.keeps_input()});
   dprojected_ = d.workspace({.label = "gradient of q, k, v, gate",
                              .width = all,
                              .training = true,

@@ -14,6 +14,7 @@ class Retention final : public Sublayer {
 
   void declare(Declaration& d) override;
   const Linear& output() const override { return out_; }
+  bool keeps_input() const override { return projection_.keeps_input(); }
   Tensor output_input(const LayerRun& run) const override { return run[gated_]; }
   void forward(const LayerRun& run, Tensor x) const override;
   void recompute(const LayerRun& run) const override;

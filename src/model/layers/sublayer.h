@@ -17,6 +17,9 @@ class Sublayer {
   virtual const Linear& output() const = 0;
   virtual Tensor output_input(const LayerRun& run) const = 0;
 
+  // Whether x may be overwritten after the forward (Linear::keeps_input).
+  virtual bool keeps_input() const = 0;
+
   // Computes output_input() from x (tokens, hidden). With batch.cached, x continues the tokens in
   // run.cache.
   virtual void forward(const LayerRun& run, Tensor x) const = 0;

@@ -5,6 +5,7 @@
 
 #include "backend/sim/sim_backend.h"
 #include "comm/sim/sim_communicator.h"
+#include "model/fp8.h"
 #include "model/stage.h"
 #include "parallel/layer_split.h"
 
@@ -53,7 +54,9 @@ class Tracer {
              model_shard({{.first_layer = 0, .last_layer = static_cast<int>(model_.layers)}},
                          layout.tp, 0, layout.sequence_parallel)),
         store_(set_, weights_, job.precision, true),
-        model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {}
+        model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {
+    store_.allocate_quantized(weights_, layout.zero == 3 || !job.model.fp8.keep_weights);
+  }
 
   LayerTraces layer(const Layout& layout, int number) {
     LayerTraces traced{block(layout, Recompute::None, number), {}};
@@ -186,9 +189,8 @@ class Tracer {
                      .length = scratch.size().length,
                      .ids = numbers(),
                      .targets = numbers(),
-                     .positions = numbers()};
-    // Evaluations quantize the weights in every micro-batch, training in the first one.
-    batch.training = job_.model.fp8.on();
+                     .positions = numbers(),
+                     .training = true};
     if (!job_.preference) return batch;
     const std::int64_t most = PreferenceLoss::most_sequences(tokens, scratch.layer_ranks().context);
     batch.pair_ranges = arena.allocate(Region::Workspace, "pairs", DType::I32, {most, 2});
@@ -222,6 +224,9 @@ MicroBatchTrace trace_micro_batch(const PlanJob& job, const Layout& layout) {
   trace_layers(false, traced, traced.sliding);
   trace_layers(true, traced.bf16, traced.bf16_sliding);
   tracer.embedding_and_head(layout, traced);
+  if (job.model.fp8.on())  // Engine's fp8 statistics
+    traced.scratch[static_cast<std::size_t>(Region::Workspace)] +=
+        static_cast<std::int64_t>(fp8_sites(model_spec(job.model)).size() * 3 * 4 * sizeof(float));
   return traced;
 }
 

@@ -44,7 +44,8 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
        .precision = job.precision,
        .reduce_in_bf16 = job.reduce_in_bf16,
        .tied = job.model.tied,
-       .halved_backward = layout.pp > 1 && layout.schedule == PipelineKind::ZeroBubbleH1});
+       .halved_backward = layout.pp > 1 && layout.schedule == PipelineKind::ZeroBubbleH1,
+       .keep_fp8_weights = job.model.fp8.keep_weights});
   CopySums copies(backend, arena, sharding, groups);
   Optimizer optimizer(backend, arena, sharding, job.optimizer);
   StateTrace state;

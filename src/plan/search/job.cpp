@@ -21,9 +21,13 @@ std::string fp8_yaml(const Fp8Config& fp8) {
                         fp8.fast_accumulation == FastAccumulation::All ? "all" : "none");
   if (fp8.power_of_two_scales != usual.power_of_two_scales)
     text += fmt::format(", power_of_two_scales: {}", fp8.power_of_two_scales);
+  if (fp8.keep_weights != usual.keep_weights)
+    text += fmt::format(", keep_weights: {}", fp8.keep_weights);
   if (fp8.bf16_layers != usual.bf16_layers)
     text += fmt::format(", bf16_layers: {{first: {}, last: {}}}", fp8.bf16_layers.first,
                         fp8.bf16_layers.last);
+  if (fp8.statistics_every != usual.statistics_every)
+    text += fmt::format(", statistics_every: {}", fp8.statistics_every);
   return "{" + text + "}";
 }
 

@@ -13,6 +13,7 @@
 #include "data/sampling/megatron_order.h"
 #include "data/sampling/packing_index.h"
 #include "model/families/family.h"
+#include "model/fp8.h"
 #include "model/lora.h"
 
 namespace kintsugi {
@@ -42,6 +43,7 @@ class Checks {
     check_length();
     check_optimizer();
     check_loss_scale();
+    check_fp8();
     check_average();
     check_spikes();
     check_samples();
@@ -271,6 +273,28 @@ class Checks {
     if (train.steps == 0 && train.tokens == 0)
       complain("train.steps",
                "is 0 and so is train.tokens: set one of them, or the run has no end");
+  }
+
+  void check_fp8() const {
+    const Fp8Config& fp8 = config_.train.fp8;
+    if (!fp8.on() && fp8 != Fp8Config{})
+      complain("train.fp8.recipe",
+               "is none, so the other keys of train.fp8 do nothing: set it to rowwise");
+    if (!fp8.on()) return;
+    if (config_.train.precision == DType::F16)
+      complain("train.precision", "is fp16, but train.fp8 needs bf16 (or fp32, to compare)");
+    const std::int64_t tokens = config_.layout.micro_batch * config_.data.sequence_length;
+    if (tokens % (kFp8Multiple * config_.layout.cp) != 0)
+      complain("train.fp8.recipe",
+               "is {}, which needs micro-batches of a multiple of {} tokens per rank, not {}: "
+               "change data.sequence_length or batch.micro",
+               fp8.recipe == Fp8Recipe::Rowwise ? "rowwise" : "tensorwise", kFp8Multiple,
+               tokens / config_.layout.cp);
+    try {
+      kintsugi::check_fp8(config_.model);
+    } catch (const UserError& error) {
+      user_error("{}: {}", where("train.fp8.filter"), error.what());
+    }
   }
 
   void check_optimizer() const {

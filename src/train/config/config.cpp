@@ -278,6 +278,7 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Run
     if (source.name.empty()) source.name = name_of(source.path);
   set_example_defaults(document, prefix, config);
   config.model.freeze = config.freeze;
+  config.model.fp8 = config.train.fp8;
   follow_initial_adapter(document, prefix, config);
   if (config.adapter.kind == AdapterKind::Lora)
     config.model.lora = {.r = config.adapter.r,

@@ -59,6 +59,14 @@ struct EnumWords<ObjectiveKind> {
                                                             "classification"};
 };
 template <>
+struct EnumWords<Fp8Recipe> {
+  static constexpr std::array<std::string_view, 3> words = {"none", "rowwise", "tensorwise"};
+};
+template <>
+struct EnumWords<FastAccumulation> {
+  static constexpr std::array<std::string_view, 3> words = {"forward", "all", "none"};
+};
+template <>
 struct EnumWords<AdapterKind> {
   static constexpr std::array<std::string_view, 2> words = {"none", "lora"};
 };
@@ -258,6 +266,24 @@ void describe(V& v, SamplesConfig& c) {
   v("tokens", c.tokens, between(1, 1 << 20));
 }
 
+template <class V>
+void describe(V& v, Fp8Config::Layers& c) {
+  v("first", c.first, between(0, kMaxSize));
+  v("last", c.last, between(0, kMaxSize));
+}
+
+template <class V>
+void describe(V& v, Fp8Config& c) {
+  v("recipe", c.recipe);
+  v("wgrad", c.wgrad);
+  v("filter", c.filter);
+  v("fast_accumulation", c.fast_accumulation);
+  v("power_of_two_scales", c.power_of_two_scales);
+  v("keep_weights", c.keep_weights);
+  v("bf16_layers", c.bf16_layers);
+  v("statistics_every", c.statistics_every, at_least(0));
+}
+
 // The keys that each stage may set for itself.
 template <class V>
 void describe_training(V& v, TrainConfig& c) {
@@ -275,6 +301,7 @@ void describe_training(V& v, TrainConfig& c) {
   v("memory_copy_every", c.memory_copy_every, between(0, kMaxSteps));
   v("log_every", c.log_every, at_least(1));
   v("precision", c.precision);
+  v("fp8", c.fp8);
   v("dropout", c.dropout, kFraction);
   v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
   v("z_loss", c.z_loss, at_least(0));

@@ -1,0 +1,113 @@
+#include "model/fp8.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "core/error.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::array<std::string_view, 7> kSites = {
+    "head",          "attention.qkv", "attention.out", "retention.in",
+    "retention.out", "mlp.up",        "mlp.down"};
+
+// Calls f(linear, site, along outputs) for the matmuls of a layer.
+template <class Layer, class F>
+void for_each_site(Layer& layer, const F& f) {
+  for (auto& branch : layer.branches) {
+    if (auto* attention = std::get_if<AttentionSpec>(&branch.sublayer)) {
+      f(attention->qkv, "attention.qkv");
+      f(attention->out, "attention.out");
+    } else if (auto* retention = std::get_if<RetentionSpec>(&branch.sublayer)) {
+      f(retention->projection, "retention.in");
+      f(retention->out, "retention.out");
+    } else if (auto* mlp = std::get_if<MlpSpec>(&branch.sublayer)) {
+      f(mlp->up, "mlp.up");
+      f(mlp->down, "mlp.down");
+    }
+  }
+}
+
+bool has(const std::vector<std::string>& filter, std::string_view site) {
+  return std::find(filter.begin(), filter.end(), site) != filter.end();
+}
+
+}  // namespace
+
+void add_fp8(ModelSpec& model, const Fp8Config& fp8) {
+  if (!fp8.on()) return;
+  const auto layers = static_cast<std::int64_t>(model.layers.size());
+  int sites = 0;
+  for (std::int64_t i = fp8.bf16_layers.first; i < layers - fp8.bf16_layers.last; ++i)
+    for_each_site(
+        model.layers[static_cast<std::size_t>(i)], [&](LinearSpec& linear, std::string_view site) {
+          if (has(fp8.filter, site)) return;
+          linear.fp8 = Fp8Spec{.one_scale = fp8.recipe == Fp8Recipe::Tensorwise,
+                               .power_of_two = fp8.power_of_two_scales,
+                               .wgrad = fp8.wgrad,
+                               .fast_forward = fp8.fast_accumulation != FastAccumulation::None,
+                               .fast_backward = fp8.fast_accumulation == FastAccumulation::All,
+                               .site = sites++};
+        });
+}
+
+std::vector<std::string> fp8_sites(const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < model.layers.size(); ++i)
+    for_each_site(model.layers[i], [&](const LinearSpec& linear, std::string_view site) {
+      if (linear.fp8) names.push_back(fmt::format("layers.{}.{}", i, site));
+    });
+  return names;
+}
+
+void check_fp8(const ModelConfig& config) {
+  const Fp8Config& fp8 = config.fp8;
+  if (!fp8.on()) return;
+  for (const std::string& site : fp8.filter)
+    if (std::find(kSites.begin(), kSites.end(), site) == kSites.end()) {
+      const std::string near = nearest_word(site, kSites);
+      user_error("train.fp8.filter has no site '{}'{}; the sites are {}", site,
+                 near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near),
+                 fmt::join(kSites, ", "));
+    }
+  if (!has(fp8.filter, "head"))
+    user_error("train.fp8.filter must include head: its matmuls are not run in fp8");
+  if (fp8_sites(model_spec(config)).empty())
+    user_error("train.fp8: filter and bf16_layers leave no matmul of the {} layers in fp8",
+               config.layers);
+}
+
+std::string fp8_summary(const ModelConfig& config, int tensor) {
+  const ModelSpec model = model_spec(config);
+  std::set<std::string> in_fp8, others;
+  const auto aligned = [&](const LinearSpec& linear, std::string_view site) {
+    std::int64_t outputs = 0, inputs = linear.inputs;
+    for (const std::int64_t one : linear.outputs) outputs += one;
+    (site.ends_with(".out") || site.ends_with(".down") ? inputs : outputs) /= tensor;
+    return outputs % kFp8Multiple == 0 && inputs % kFp8Multiple == 0;
+  };
+  for (const LayerSpec& layer : model.layers)
+    for_each_site(layer, [&](const LinearSpec& linear, std::string_view site) {
+      if (!linear.fp8) return;
+      if (aligned(linear, site))
+        in_fp8.emplace(site);
+      else
+        others.emplace(site);
+    });
+  const std::int64_t layers =
+      config.layers - config.fp8.bf16_layers.first - config.fp8.bf16_layers.last;
+  return fmt::format("fp8, {} scales: {} of {} layers{}",
+                     config.fp8.recipe == Fp8Recipe::Rowwise ? "per-row" : "per-tensor",
+                     in_fp8.empty() ? "nothing" : fmt::format("{}", fmt::join(in_fp8, ", ")),
+                     layers,
+                     others.empty() ? ""
+                                    : fmt::format("; not {}: a size is no multiple of {}",
+                                                  fmt::join(others, ", "), kFp8Multiple));
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+
+namespace kintsugi {
+
+// Marks the matmuls of the blocks that Fp8Config runs in fp8.
+void add_fp8(ModelSpec& model, const Fp8Config& fp8);
+
+// Throws UserError if a site of the filter does not exist, or if no matmul is left.
+void check_fp8(const ModelConfig& config);
+
+// The matmuls that are marked, in the order of Fp8Spec::site: "layers.3.mlp.down".
+std::vector<std::string> fp8_sites(const ModelSpec& model);
+
+// One line: what runs in fp8 on `tensor` tensor ranks and what does not: "fp8 rowwise: …".
+std::string fp8_summary(const ModelConfig& config, int tensor);
+
+}  // namespace kintsugi

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <optional>
+
+#include "model/layers/layer_run.h"
+
+namespace kintsugi {
+
+// The matmuls of a Linear in fp8: the forward, the gradient of x, and the gradient of W. It owns
+// the quantized copies of x and dy; those of W are the store's.
+//
+//   forward   y  (tokens, out) = x  (tokens, in)  * W   (out, in)^T
+//   backward  dx (tokens, in)  = dy (tokens, out) * W^T (in, out)^T
+//             dW (out, in)     = dy^T (out, tokens) * x^T (in, tokens)^T
+//
+// The rows of each operand have their own scales, so that x, dy and W are needed in both
+// orientations: with the scales of their rows, and transposed with those of their columns.
+class Fp8Matmuls {
+ public:
+  explicit Fp8Matmuls(const std::optional<Fp8Spec>& spec) : spec_(spec) {}
+
+  // After the matrices, which form one of `shape`, stored [in, out] if `in_out`. `reads_x`: the
+  // gradients of the Linear need x itself, too.
+  void declare(Declaration& d, int weight, Shape shape, bool in_out, bool reads_x);
+  // Some are on, and the Linear's sizes are multiples of 16.
+  bool on() const { return on_; }
+  bool has_weight_gradient() const { return weight_gradient_; }
+  // The forward keeps what backward_weight() needs of x: its caller may overwrite x.
+  bool keeps_input() const { return keeps_input_; }
+
+  // `options` may have a bias and a residual.
+  void forward(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
+  void backward_input(const LayerRun& run, Tensor dx, Tensor dy, MatmulOptions options) const;
+  // After backward_input().
+  void backward_weight(const LayerRun& run, Tensor gradient, Tensor x) const;
+
+ private:
+  enum class Operand : std::uint8_t { Input, Gradient, Weight };  // rows of the statistics
+  QuantizeOptions options(const LayerRun& run, Operand operand) const;
+  Quantized view(const Tensor& memory, std::int64_t rows, std::int64_t columns) const;
+  Quantized transposed_input(const LayerRun& run) const;
+  Quantized transposed_gradient(const LayerRun& run) const {
+    return view(run[dy_columns_], outputs_, run.size.tokens());
+  }
+  Quantized weight_for_forward(const LayerRun& run) const;
+  Quantized weight_for_backward(const LayerRun& run) const;
+  bool keeps(const LayerRun& run) const {
+    return keeps_input_ && run.recompute == Recompute::None && !run.batch.scored_only;
+  }
+
+  std::optional<Fp8Spec> spec_;
+  bool on_ = false, weight_gradient_ = false, keeps_input_ = false, in_out_ = false;
+  int weight_ = -1;
+  Shape shape_;
+  std::int64_t inputs_ = 0, outputs_ = 0;
+  Workspace x_rows_, dy_rows_;  // (tokens, inputs), (tokens, outputs)
+  Workspace dy_columns_;        // (outputs, tokens), read by backward_weight()
+  Saved kept_x_columns_;        // (inputs, tokens), if keeps_input_
+  Workspace x_columns_;         // or else
+};
+
+}  // namespace kintsugi
