@@ -1,7 +1,8 @@
 // Training steps on one GPU: tokens/s, MFU in both conventions, memory and energy per token, one
 // JSON line per call.
 //   build/bench_gpu_step llama-1b --micro 4 --length 4096 [--layers 8] [--accumulate 4] [--moments
-//   bf16] [--offload optimizer,gradients,activations --update device|host|auto] …
+//   bf16] [--offload optimizer,gradients,activations --update device|host|auto] [--fp8 rowwise] …
+//   With --compare-fp8: first without fp8, then with it, and the ratio.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -81,11 +82,11 @@ int main(int argc, char** argv) {
   CLI::App app("Times training steps on one GPU");
   std::vector<std::string> offload;
   std::string update = "auto";
-  std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache;
+  std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache, fp8;
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0, lora = 0;
   bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
-       muon = false, ahead = false;
+       muon = false, ahead = false, compare = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -99,6 +100,9 @@ int main(int argc, char** argv) {
   app.add_option("--lora", lora, "train adapters of this rank on all linear layers");
   app.add_flag("--muon", muon, "update hidden matrices with Muon");
   app.add_option("--precision", precision);
+  app.add_option("--fp8", fp8, "recipe of fp8 matmuls")
+      ->check(CLI::IsMember({"rowwise", "tensorwise"}));
+  app.add_flag("--compare-fp8", compare, "without fp8, then with it (default: rowwise)");
   app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
   app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
   app.add_option("--matmul-cache", cache);
@@ -113,8 +117,11 @@ int main(int argc, char** argv) {
                "device time by operation, without graphs: from events, and from a profile of as "
                "many steps");
   CLI11_PARSE(app, argc, argv);
-  try {
+  // Prints the figures of one recipe ("": no fp8) and returns tokens/s.
+  const auto measure = [&](const std::string& recipe) {
     ModelConfig model = resolve_model(model_name);
+    if (!recipe.empty())
+      model.fp8.recipe = recipe == "rowwise" ? Fp8Recipe::Rowwise : Fp8Recipe::Tensorwise;
     if (layers > 0) model.layers = layers;
     if (vocabulary > 0) model.vocab_size = vocabulary;
     model.max_positions = std::max(model.max_positions, length);
@@ -129,6 +136,9 @@ int main(int argc, char** argv) {
     cuda.matmul_cache = cache;
     cuda.host = make_cpu_backend();
     const auto backend = make_cuda_backend(cuda);
+    if (model.fp8.on())
+      if (const std::string why = backend->why_no_fp8(recipe == "tensorwise"); !why.empty())
+        user_error("--fp8 {}: {}", recipe, why);
     EngineOptions options{.model = model,
                           .precision = parse_precision(precision),
                           .layout = {.micro_batch = micro, .recompute = parse_recompute(recompute)},
@@ -189,15 +199,16 @@ int main(int argc, char** argv) {
     const auto after = joules();
     const std::size_t peak_bytes = before - backend->available_bytes();
     fmt::print(
-        "{{\"model\": \"{}\", \"layers\": {}, \"micro\": {}, \"length\": {}, \"accumulate\": {}, "
+        "{{\"model\": \"{}\", \"fp8\": \"{}\", \"layers\": {}, \"micro\": {}, \"length\": {}, "
+        "\"accumulate\": {}, "
         "\"moments\": \"{}\", \"lora\": {}, "
         "\"recompute\": \"{}\", \"step_ms\": {:.3f}, \"tokens_per_s\": {:.0f}, \"mfu\": {:.4f}, "
         "\"mfu_full\": {:.4f}, "
         "\"planned_gib\": {:.2f}, \"allocated_gib\": {:.2f}, \"backend_gib\": {:.2f}, "
         "\"peak_gib\": {:.2f}, \"host_gib\": {:.2f}, \"update\": \"{}\", {}, "
         "\"j_per_token\": {}, \"loss\": {:.4f}}}\n",
-        model_name, model.layers, micro, length, accumulate, moments, lora, recompute,
-        1e3 * times[times.size() / 2], rate, rate * flops.causal() / peak,
+        model_name, recipe.empty() ? "none" : recipe, model.layers, micro, length, accumulate,
+        moments, lora, recompute, 1e3 * times[times.size() / 2], rate, rate * flops.causal() / peak,
         rate * flops.full() / peak, static_cast<double>(engine.arena().total_bytes()) / 0x1p30,
         static_cast<double>(allocated) / 0x1p30, static_cast<double>(backend->own_bytes()) / 0x1p30,
         static_cast<double>(peak_bytes) / 0x1p30,
@@ -212,6 +223,16 @@ int main(int argc, char** argv) {
       trace.end();
       print_breakdown(times_by_events, trace.take(), steps);
     }
+    return rate;
+  };
+  try {
+    if (!compare) {
+      measure(fp8);
+      return 0;
+    }
+    const std::string recipe = fp8.empty() ? "rowwise" : fp8;
+    const double without = measure(""), with = measure(recipe);
+    fmt::print("{{\"{}_over_{}\": {:.3f}}}\n", recipe, precision, with / without);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());

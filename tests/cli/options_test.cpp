@@ -114,6 +114,14 @@ TEST_F(CommandLine, RefusesNumbers) {
                 AllOf(HasSubstr("--gpus"), HasSubstr(gpus)));
 }
 
+TEST_F(CommandLine, PlansInFp8OnlyWhereTheGpuHasIt) {
+  EXPECT_THAT(mistake("plan --model llama-1b --machine dgx-a100 --gpus 8 --precision fp8"),
+              AllOf(HasSubstr("DGX A100"), HasSubstr("no fp8")));
+  EXPECT_THAT(mistake("plan --model llama-1b --machine h200 --gpus 1 --precision fp9"),
+              HasSubstr("'fp9'"));
+  EXPECT_THAT(run_kintsugi("plan --help").out, HasSubstr("fp8"));
+}
+
 TEST_F(CommandLine, CalibratesPowerOnlyWhenAsked) {
   EXPECT_THAT(mistake("calibrate --power"), HasSubstr("--model"));
   EXPECT_THAT(mistake("calibrate --power --model no-such-model"), HasSubstr("no-such-model"));

@@ -241,6 +241,30 @@ TEST_F(PlanSearchCommand, JsonContainsTheRequest) {
   EXPECT_EQ(explained, best);
 }
 
+// fp8 is bf16 with train.fp8; the MFU stays relative to the peak of bf16.
+TEST_F(PlanSearchCommand, PlansInFp8) {
+  const std::string plan = "--model llama-8b --machine dgx-h100 --gpus 8 --batch 64 --best 1 ";
+  const Outcome table = run(plan + "--precision fp8 --emit run.yaml");
+  EXPECT_EQ(table.code, 0) << table.error;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("that of bf16, 989.4 TFLOP/s (fp8: 1979)"),
+                               HasSubstr("fp8 {recipe: rowwise}")));
+  EXPECT_THAT(content_of("run.yaml"), HasSubstr("precision: bf16, fp8: {recipe: rowwise}, "));
+  const json bf16 = json::parse(run(plan + "--json").out),
+             fp8 = json::parse(run(plan + "--precision fp8 --json").out);
+  EXPECT_FALSE(bf16.contains("fp8"));
+  EXPECT_EQ(fp8["precision"], "fp8");
+  EXPECT_EQ(fp8["fp8"], "{recipe: rowwise}");
+  EXPECT_EQ(fp8["mfu_peak_tflops"], 989.4);
+  const auto speed = [](const json& one) {
+    return one["best"][0]["tokens_per_s_per_gpu"].get<double>();
+  };
+  EXPECT_GT(speed(fp8) / speed(bf16), 1.15);
+  EXPECT_LT(speed(fp8) / speed(bf16), 1.8);
+  const Outcome dry = run_kintsugi("train --dry-run --machine dgx-h100 run.yaml");
+  EXPECT_EQ(dry.code, 0) << dry.error;
+  EXPECT_THAT(dry.out, HasSubstr("tokens/s/GPU in fp8 {recipe: rowwise}"));
+}
+
 // Paths are quoted, and missing inputs are marked FILL IN.
 TEST_F(PlanSearchCommand, EmitsPathsAndPlaceholders) {
   const std::string plan =
