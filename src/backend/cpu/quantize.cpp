@@ -53,7 +53,7 @@ void write_scales(const Quantized& q, const std::vector<Fp8Scale>& scales) {
 
 // Which NaN a processor's multiplication returns differs, and so would its sign: fp8 has a positive
 // one.
-f8 scaled(float value, float inverse) {
+f8 to_fp8(float value, float inverse) {
   const float product = value * inverse;
   return f8(std::isnan(product) ? std::numeric_limits<float>::quiet_NaN() : product);
 }
@@ -138,8 +138,8 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
         const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);
-        const f8 in_row = scaled(value, by_row[static_cast<std::size_t>(i)].inverse),
-                 in_column = scaled(value, by_column[static_cast<std::size_t>(j)].inverse);
+        const f8 in_row = to_fp8(value, by_row[static_cast<std::size_t>(i)].inverse),
+                 in_column = to_fp8(value, by_column[static_cast<std::size_t>(j)].inverse);
         if (rows) rows.values.as<f8>()[i * n + j] = in_row;
         if (columns) columns.values.as<f8>()[j * m + i] = in_column;
         if (statistics != nullptr) count(statistics, value, rows ? in_row : in_column);
