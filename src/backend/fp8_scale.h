@@ -12,8 +12,9 @@ struct Fp8Scale {
   float scale = 1, inverse = 1;  // of quantize(): x is about scale * value, value is x * inverse
 };
 
-// The scale of a row, column or matrix whose largest magnitude has these bits.
-inline Fp8Scale fp8_scale(std::uint32_t magnitude_bits, bool power_of_two) {
+// The scale of a row, column or matrix whose largest magnitude has these bits. constexpr, so that
+// kernels call it too.
+constexpr Fp8Scale fp8_scale(std::uint32_t magnitude_bits, bool power_of_two) {
   constexpr std::uint32_t kInfinity = 0x7F800000u, kMantissa = 0x007FFFFFu;
   constexpr float kSmallest = std::numeric_limits<float>::min();  // 2^-126
   if (magnitude_bits == 0) return {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
@@ -48,6 +49,13 @@ void write_scales(const Quantized& q, const std::vector<Fp8Scale>& scales) {
                  "quantize: {} scales for {} rows", q.scales.elements(), q.rows());
   for (std::int64_t i = 0; i < q.scales.elements(); ++i)
     q.scales.as<float>()[i] = scales[static_cast<std::size_t>(i)].scale;
+}
+
+// Which NaN a processor's multiplication returns differs, and so would its sign: fp8 has a positive
+// one.
+f8 to_fp8(float value, float inverse) {
+  const float product = value * inverse;
+  return f8(std::isnan(product) ? std::numeric_limits<float>::quiet_NaN() : product);
 }
 
 void count(float* statistics, float before, f8 after) {
@@ -131,8 +139,8 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
         const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);
-        const f8 in_row(value * by_row[static_cast<std::size_t>(i)].inverse),
-            in_column(value * by_column[static_cast<std::size_t>(j)].inverse);
+        const f8 in_row = to_fp8(value, by_row[static_cast<std::size_t>(i)].inverse),
+                 in_column = to_fp8(value, by_column[static_cast<std::size_t>(j)].inverse);
         if (rows) rows.values.as<f8>()[i * n + j] = in_row;
         if (columns) columns.values.as<f8>()[j * m + i] = in_column;
         if (statistics != nullptr) count(statistics, value, rows ? in_row : in_column);
