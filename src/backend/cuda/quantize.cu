@@ -311,9 +311,10 @@ __global__ void __launch_bounds__(256)
   if (counts != nullptr) seen.write(counts);
 }
 
-// statistics (3): the largest of the maxima, and the counts of this call added.
-__global__ void __launch_bounds__(1024) statistics_kernel(float* statistics, const unsigned* maxima,
-                                                          int count, const unsigned* counts) {
+// statistics (4): the largest of the maxima, and the counts of this call added.
+__global__ void __launch_bounds__(1024)
+    statistics_kernel(float* statistics, const unsigned* maxima, int count, const unsigned* counts,
+                      float elements) {
   __shared__ unsigned shared[32];
   unsigned largest = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
@@ -324,6 +325,7 @@ __global__ void __launch_bounds__(1024) statistics_kernel(float* statistics, con
   if (statistics[0] < value) statistics[0] = value;
   statistics[1] += static_cast<float>(counts[0]);
   statistics[2] += static_cast<float>(counts[1]);
+  statistics[3] += elements;
 }
 
 // ---- rows alone: a block reads its row once, finds the maximum and writes the values
@@ -487,7 +489,7 @@ void quantize(const Context& context, Quantized rows, Quantized columns, Tensor 
                                                       static_cast<int>(o.one_scale ? 1
                                                                        : rows      ? m
                                                                                    : n),
-                                                      counts);
+                                                      counts, static_cast<float>(m * n));
     KINTSUGI_LAUNCHED();
   });
 }
