@@ -165,8 +165,8 @@ MatmulPlan describe(const MatmulProblem& p, bool tf32) {
 }
 
 std::string why_no_row_scales() {
-  constexpr std::size_t kFirst = 120900;  // of the library that is loaded
 #if KINTSUGI_CUBLAS_ROW_SCALES
+  constexpr std::size_t kFirst = 120900;  // the library that is loaded may be older
   if (cublasLtGetVersion() >= kFirst) return "";
 #endif
   return fmt::format("scales for each row need CUDA 12.9, this is {}.{} with cuBLASLt {}",

@@ -166,7 +166,6 @@ template <class T, int N>
 __global__ void __launch_bounds__(kStripWarps * 32) maxima_kernel(Maxima to, Source<T> from) {
   static_assert(N <= kStripWarps && kStripRows % (kStripWarps * kRowsAtOnce) == 0);
   allow_next();
-  wait_for_previous();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int column = (static_cast<int>(blockIdx.x) * 32 + lane) * N;
   const int first = static_cast<int>(blockIdx.y) * kStripRows;
@@ -422,7 +421,9 @@ void find_maxima(const Context& context, const Maxima& to, const Tensor& x) {
   const auto launch = [&]<int N>() {
     const dim3 blocks(static_cast<unsigned>(ceil_div(from.columns, 32 * N)),
                       static_cast<unsigned>(ceil_div(from.rows, kStripRows)));
-    launch_overlapped(context, maxima_kernel<T, N>, blocks, kStripWarps * 32, 0, to, from);
+    // It follows a memset, which nothing overlaps.
+    maxima_kernel<T, N><<<blocks, kStripWarps * 32, 0, context.stream>>>(to, from);
+    KINTSUGI_LAUNCHED();
   };
   if (rows_of<const T>(x).aligned() && from.columns % kVecSize<T> == 0)
     launch.template operator()<kVecSize<T>>();
