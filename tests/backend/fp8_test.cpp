@@ -283,10 +283,10 @@ TEST_P(Fp8Test, Statistics) {
         for (std::size_t i = 0; i < values.size(); i += 11) values[i] = 0;
         const std::vector<float> numbers = stored(values);
         const Tensor x = in(values, type(), {rows, columns});
-        const Values before = {0.5, 3, 5};
+        const Values before = {0.5, 3, 5, 7};
         QuantizeOptions o{.one_scale = one_scale};
         o.power_of_two = false;
-        o.statistics = inout(before, DType::F32, {3});
+        o.statistics = inout(before, DType::F32, {4});
         const std::vector<float> seen =
             by_row ? numbers : transposed(numbers, static_cast<std::size_t>(columns));
         const Fp8Matrix expected =
@@ -297,6 +297,7 @@ TEST_P(Fp8Test, Statistics) {
           const double now = number_of(expected.values[i]);
           if (seen[i] != 0 && now == 0) ++statistics[1];
           if (std::abs(now) == 448) ++statistics[2];
+          ++statistics[3];
         }
         const Quantized result =
             by_row ? quantized(rows, columns, one_scale) : quantized(columns, rows, one_scale);
@@ -306,7 +307,7 @@ TEST_P(Fp8Test, Statistics) {
         // Both orientations: the rows count. The counts are added to those before.
         const Quantized other = quantized(columns, rows, one_scale);
         if (by_row) {
-          for (std::size_t i = 1; i < 3; ++i) statistics[i] += statistics[i] - before[i];
+          for (std::size_t i = 1; i < 4; ++i) statistics[i] += statistics[i] - before[i];
           backend().quantize(result, other, x, o);
           EXPECT_EQ(read(o.statistics), statistics);
         }
@@ -377,14 +378,16 @@ class Fp8MatmulTest : public Fp8Test {
   // The CPU accumulates in fp32, and fp64 is exact everywhere. The tensor cores of Hopper keep 14
   // bits of the sum of one instruction; without fast accumulation the sums of a few instructions
   // are added in fp32, so that their errors average out. The bound is relative to the sum of the
-  // magnitudes: 2^-13, more for long sums with fast accumulation, less for long sums without it.
+  // magnitudes: 2^-11, more for long sums with fast accumulation, less for long sums without it.
+  // (An H200 was seen to lose up to 2^-12 of sums of 48 numbers, and of 4096 with fast
+  // accumulation.)
   double rounds(const Fp8Problem& p) {
     const auto k = static_cast<double>(p.k);
     const double exact = 4 + std::sqrt(k);
     if (type() == DType::F64 || GetParam().backend.name == "cpu") return exact;
     const double hopper =
         p.fast ? std::max(1.0, std::sqrt(k) / 64) : 1 / std::sqrt(std::max(1.0, k / 512));
-    return exact + 0x1p-13 * hopper / unit_roundoff(DType::F32);
+    return exact + 0x1p-11 * hopper / unit_roundoff(DType::F32);
   }
   static void add(Case& c, const Values& values) {  // values is a bias if it has only one row
     for (std::size_t i = 0; i < c.expected.size(); ++i) {

@@ -464,7 +464,7 @@ void cast(const Context& context, const Target& rows, const Target& columns, uns
 
 void quantize(const Context& context, Quantized rows, Quantized columns, Tensor x,
               const QuantizeOptions& o) {
-  check_quantize(rows, columns, x);
+  check_quantize(rows, columns, x, o);
   if (x.elements() == 0) return;
   const auto m = static_cast<std::size_t>(x.extent(0)), n = static_cast<std::size_t>(x.extent(1));
   visit_device_float(x.dtype(), [&]<class T>() {
