@@ -98,7 +98,7 @@ TEST_P(Fp8Families, OtherLayoutsAreNear) {
   }
 }
 
-TEST(Fp8Test, OptionsChangeTheRun) {
+TEST(Fp8Training, OptionsChangeTheRun) {
   const Training training = in_fp8("llama-gqa");
   const Outcome expected = trained({}, training, 2);
   const auto differs = [&](const char* what, const auto& change) {
@@ -114,7 +114,7 @@ TEST(Fp8Test, OptionsChangeTheRun) {
   differs("bf16_layers", [](Fp8Config& c) { c.bf16_layers = {.first = 1, .last = 1}; });
 }
 
-TEST(Fp8Test, FilterSelectsSites) {
+TEST(Fp8Training, FilterSelectsSites) {
   ModelConfig config = fp8_model("llama-gqa");
   config.fp8.filter = {"head", "mlp.down", "attention.qkv"};
   config.fp8.bf16_layers = {.first = 1, .last = 2};
@@ -123,7 +123,7 @@ TEST(Fp8Test, FilterSelectsSites) {
 }
 
 // Frozen weights in fp8: only adapters are trained.
-TEST(Fp8Test, AdaptersOnFrozenWeights) {
+TEST(Fp8Training, AdaptersOnFrozenWeights) {
   Training training = in_fp8("llama-gqa");
   training.model.lora = {.r = 4, .alpha = 8, .targets = {"all-linear"}};
   const Outcome alone = trained({.dp = 2}, training, 3);
@@ -135,7 +135,7 @@ TEST(Fp8Test, AdaptersOnFrozenWeights) {
 }
 
 // A matmul whose sizes are no multiples of 16 stays in the precision of the run.
-TEST(Fp8Test, UnalignedMatmulsAreNotInFp8) {
+TEST(Fp8Training, UnalignedMatmulsAreNotInFp8) {
   Training training = in_fp8("llama-gqa");
   training.model.ffn_size = 100;
   training.model.fp8.filter = {"head", "attention.qkv", "attention.out"};
@@ -147,7 +147,7 @@ TEST(Fp8Test, UnalignedMatmulsAreNotInFp8) {
 }
 
 // Weights that are not finite make the gradient norm not finite: the step is skipped.
-TEST(Fp8Test, NanReachesTheGradientNorm) {
+TEST(Fp8Training, NanReachesTheGradientNorm) {
   Training training = in_fp8("llama-gqa");
   training.lr = 1e38;
   training.precision = DType::F32;
