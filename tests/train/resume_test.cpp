@@ -38,6 +38,8 @@ const ResumeCase kCases[] = {
      "steps: 12, checkpoint_every: 7, eval_every: 0, precision: fp16, loss_scale: {initial: 1e10, "
      "growth_interval: 3}",
      ""},
+    {"fp8", "steps: 9, checkpoint_every: 4, eval_every: 3, precision: bf16, fp8: {recipe: rowwise}",
+     ""},
     {"fp64", "steps: 6, checkpoint_every: 3, eval_every: 0, precision: fp64",
      "layout: {recompute: selective}\n"},
     {"offloaded", "steps: 9, checkpoint_every: 4, eval_every: 4, precision: bf16",
