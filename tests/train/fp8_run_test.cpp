@@ -59,8 +59,10 @@ TEST(Fp8Run, RefusesWhatItCannotDo) {
   };
   complains({"train.fp8.wgrad=false"}, "train.fp8.recipe is none");
   complains({"train.fp8.recipe=rowwise", "train.precision=fp16"}, "train.fp8 needs bf16");
-  complains({"train.fp8.recipe=rowwise", "data.sequence_length=100", "batch.micro=1"},
-            "a multiple of 16 tokens per rank, not 100");
+  complains({"train.fp8.recipe=rowwise", "data.sequence_length=100"},
+            "data.sequence_length is 100, but train.fp8 needs a multiple of 16 tokens");
+  complains({"train.fp8.recipe=rowwise", "data.sequence_length=48", "layout.cp=2"},
+            "needs a multiple of 32 tokens");
   complains({"train.fp8.recipe=rowwise", "train.fp8.filter=[head, mlp.donw]"},
             "did you mean 'mlp.down'?");
   complains({"train.fp8.recipe=rowwise", "train.fp8.filter=[mlp.down]"}, "must include head");

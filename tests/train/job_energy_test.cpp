@@ -279,9 +279,8 @@ TEST_F(EnergyOfRun, ChargesTheStepsOfAllStages) {
 // The energies of the steps add up to that of the phase.
 TEST_F(EnergyOfRun, StepsAddUp) {
   directory_.write("corpus.txt", small_corpus(400));
-  directory_.write("run.yaml",
-                   small_config("corpus.txt", "run", "steps: 200, log_every: 100",
-                                "energy: {root: ., node_w: 700, sample_s: 0.05}\n"));
+  directory_.write("run.yaml", small_config("corpus.txt", "run", "steps: 200, log_every: 100",
+                                            "energy: {root: ., node_w: 700, sample_s: 0.05}\n"));
   ASSERT_EQ(run_kintsugi("train run.yaml").code, 0);
   std::istringstream lines(content_of("run/metrics.jsonl"));
   double steps_j = 0, last_total = 0;

@@ -1,5 +1,7 @@
 #include "model/layers/fp8_matmuls.h"
 
+#include "core/error.h"
+
 namespace kintsugi {
 namespace {
 
@@ -138,6 +140,7 @@ void Fp8Matmuls::backward_input(const LayerRun& run, Tensor dx, Tensor dy,
 }
 
 void Fp8Matmuls::backward_weight(const LayerRun& run, Tensor gradient, Tensor x) const {
+  KINTSUGI_CHECK(run.size.tokens() % kFp8Multiple == 0, "{} tokens in fp8", run.size.tokens());
   const Quantized inputs = transposed_input(run), gradients = transposed_gradient(run);
   if (!keeps(run)) run.backend().quantize({}, inputs, x, options(input_maxima(run)));
   run.backend().matmul_fp8(

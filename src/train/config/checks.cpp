@@ -283,13 +283,11 @@ class Checks {
     if (!fp8.on()) return;
     if (config_.train.precision == DType::F16)
       complain("train.precision", "is fp16, but train.fp8 needs bf16 (or fp32, to compare)");
-    const std::int64_t tokens = config_.layout.micro_batch * config_.data.sequence_length;
-    if (tokens % (kFp8Multiple * config_.layout.cp) != 0)
-      complain("train.fp8.recipe",
-               "is {}, which needs micro-batches of a multiple of {} tokens per rank, not {}: "
-               "change data.sequence_length or batch.micro",
-               fp8.recipe == Fp8Recipe::Rowwise ? "rowwise" : "tensorwise", kFp8Multiple,
-               tokens / config_.layout.cp);
+    const std::int64_t length = config_.data.sequence_length, cp = config_.layout.cp;
+    if (length % (kFp8Multiple * cp) != 0)
+      complain("data.sequence_length",
+               "is {}, but train.fp8 needs a multiple of {} tokens per rank: change it", length,
+               kFp8Multiple * cp);
     try {
       kintsugi::check_fp8(config_.model);
     } catch (const UserError& error) {
