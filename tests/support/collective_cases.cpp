@@ -40,6 +40,9 @@ class Buffer {
       case DType::U8:
         *static_cast<std::uint8_t*>(at) = static_cast<std::uint8_t>(value);
         break;
+      case DType::F8:
+        *static_cast<f8*>(at) = f8(static_cast<float>(value));
+        break;
     }
   }
   double get(std::int64_t i) const {
@@ -59,6 +62,8 @@ class Buffer {
         return *static_cast<const std::int32_t*>(at);
       case DType::U8:
         return *static_cast<const std::uint8_t*>(at);
+      case DType::F8:
+        return static_cast<float>(*static_cast<const f8*>(at));
     }
     return 0;
   }
