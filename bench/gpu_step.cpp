@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0, lora = 0;
   bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
-       muon = false, ahead = false, compare = false;
+       muon = false, ahead = false, compare = false, keep_weights = true;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -102,6 +102,7 @@ int main(int argc, char** argv) {
   app.add_option("--precision", precision);
   app.add_option("--fp8", fp8, "recipe of fp8 matmuls")
       ->check(CLI::IsMember({"rowwise", "tensorwise"}));
+  app.add_flag("!--no-keep-weights", keep_weights, "quantize weights to fp8 at every use");
   app.add_flag("--compare-fp8", compare, "without fp8, then with it (default: rowwise)");
   app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
   app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
@@ -122,6 +123,7 @@ int main(int argc, char** argv) {
     ModelConfig model = resolve_model(model_name);
     if (!recipe.empty())
       model.fp8.recipe = recipe == "rowwise" ? Fp8Recipe::Rowwise : Fp8Recipe::Tensorwise;
+    model.fp8.keep_weights = keep_weights;
     if (layers > 0) model.layers = layers;
     if (vocabulary > 0) model.vocab_size = vocabulary;
     model.max_positions = std::max(model.max_positions, length);

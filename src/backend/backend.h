@@ -52,6 +52,7 @@ struct MatmulOptions {
 struct QuantizeOptions {
   bool power_of_two = true;  // scales are rounded up to powers of two
   bool one_scale = false;    // for the whole matrix, instead of one per row (or column)
+  Maxima maxima = {};        // of x, if they are known; not used with one_scale
   // (4), fp32: the largest magnitude of x so far; and counts, added to those of earlier calls:
   // elements that are not 0 but became 0, elements that have the largest magnitude of fp8, and all
   // elements. Empty: not computed.

@@ -14,8 +14,18 @@ void check(const Quantized& q, std::int64_t rows, std::int64_t columns) {
 
 }  // namespace
 
-void check_quantize(const Quantized& rows, const Quantized& columns, const Tensor& x) {
+void check_maxima(const Maxima& maxima, const Tensor& x) {
+  KINTSUGI_CHECK(x.rank() == 2 && maxima.rows.elements() == x.extent(0) &&
+                     maxima.columns.elements() == x.extent(1) &&
+                     maxima.rows.dtype() == DType::I32 && maxima.columns.dtype() == DType::I32,
+                 "{} and {} maxima of {}", maxima.rows.elements(), maxima.columns.elements(),
+                 to_string(x.shape()));
+}
+
+void check_quantize(const Quantized& rows, const Quantized& columns, const Tensor& x,
+                    const QuantizeOptions& options) {
   KINTSUGI_CHECK(x.rank() == 2 && (rows || columns), "quantize {}", to_string(x.shape()));
+  if (options.maxima) check_maxima(options.maxima, x);
   if (rows) check(rows, x.extent(0), x.extent(1));
   if (columns) check(columns, x.extent(1), x.extent(0));
 }

@@ -12,8 +12,9 @@ struct Fp8Scale {
   float scale = 1, inverse = 1;  // of quantize(): x is about scale * value, value is x * inverse
 };
 
-// The scale of a row, column or matrix whose largest magnitude has these bits.
-inline Fp8Scale fp8_scale(std::uint32_t magnitude_bits, bool power_of_two) {
+// The scale of a row, column or matrix whose largest magnitude has these bits. constexpr, so that
+// kernels call it too.
+constexpr Fp8Scale fp8_scale(std::uint32_t magnitude_bits, bool power_of_two) {
   constexpr std::uint32_t kInfinity = 0x7F800000u, kMantissa = 0x007FFFFFu;
   constexpr float kSmallest = std::numeric_limits<float>::min();  // 2^-126
   if (magnitude_bits == 0) return {};
@@ -29,7 +30,9 @@ inline Fp8Scale fp8_scale(std::uint32_t magnitude_bits, bool power_of_two) {
 }
 
 // Failure unless the operands of quantize() and matmul_fp8() fit together.
-void check_quantize(const Quantized& rows, const Quantized& columns, const Tensor& x);
+void check_quantize(const Quantized& rows, const Quantized& columns, const Tensor& x,
+                    const QuantizeOptions& options);
+void check_maxima(const Maxima& maxima, const Tensor& x);
 void check_matmul_fp8(const Tensor& c, const Quantized& a, const Quantized& b,
                       const MatmulOptions& options);
 

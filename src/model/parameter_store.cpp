@@ -46,7 +46,10 @@ void ParameterStore::allocate_quantized(Arena& arena, bool one_buffer) {
     const std::int64_t rows = quantized_bytes(shape[0], shape[1]),
                        columns = quantized_bytes(shape[1], shape[0]);
     largest = std::max({largest, rows, columns});
-    if (!one_buffer)
+    if (one_buffer)
+      maxima_[static_cast<int>(i)] =
+          arena.allocate(Region::Workspace, "fp8 maxima", DType::I32, {shape[0] + shape[1]});
+    else
       quantized_[static_cast<int>(i)] =
           arena.allocate(Region::Weights, "fp8 weights", DType::U8, {rows + columns});
   }
@@ -60,9 +63,13 @@ QuantizedWeight ParameterStore::quantized(int first, Shape shape, bool one_scale
   const Tensor& memory = kept ? found->second : one_quantized_;
   KINTSUGI_CHECK(memory, "{} has no memory in fp8", (*set_)[first].name);
   const std::int64_t bytes = quantized_bytes(shape[0], shape[1]);
+  Maxima maxima;
+  if (!kept && !one_scale)
+    maxima = {maxima_.at(first).rows(0, shape[0]), maxima_.at(first).rows(shape[0], shape[1])};
   return {.rows = quantized_in(memory, shape[0], shape[1], one_scale),
           .columns = quantized_in(kept ? memory.rows(bytes, memory.extent(0) - bytes) : memory,
                                   shape[1], shape[0], one_scale),
+          .maxima = maxima,
           .kept = kept};
 }
 

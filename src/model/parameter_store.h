@@ -12,6 +12,7 @@ namespace kintsugi {
 // A matrix in fp8, both as it is stored and transposed.
 struct QuantizedWeight {
   Quantized rows, columns;
+  Maxima maxima;      // only if it is not kept and its rows have scales
   bool kept = false;  // false: both use one buffer, which other matrices use too
 };
 
@@ -60,6 +61,7 @@ class ParameterStore {
   std::vector<BucketMemory> memory_;  // by bucket
   std::map<int, Tensor> quantized_;   // by matrix: bytes of `rows`, then of `columns`
   Tensor one_quantized_;
+  std::map<int, Tensor> maxima_;  // with one_quantized_: (rows + columns), int32
 };
 
 }  // namespace kintsugi

@@ -15,6 +15,13 @@ struct Quantized {
   std::int64_t columns() const { return values.extent(1); }
 };
 
+// The largest magnitudes of the rows and columns of a matrix, as the bits of fp32 numbers, whose
+// order is theirs: who writes the matrix can find them for who quantizes it.
+struct Maxima {
+  Tensor rows, columns;  // (rows), (columns), int32
+  explicit operator bool() const { return static_cast<bool>(rows); }
+};
+
 // A Quantized in `memory` (bytes), aligned to 256 bytes: values, then scales.
 std::int64_t quantized_bytes(std::int64_t rows, std::int64_t columns);
 Quantized quantized_in(const Tensor& memory, std::int64_t rows, std::int64_t columns,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
@@ -16,15 +17,13 @@ std::uint32_t magnitude_bits(float value) {
 }
 
 // Magnitudes are compared as bits, so that a NaN is larger than infinity.
-template <class T>
-struct Maxima {
-  const Tensor& x;
+struct MagnitudeBits {
   std::vector<std::uint32_t> rows, columns;
 
-  explicit Maxima(const Tensor& x)
-      : x(x),
-        rows(static_cast<std::size_t>(x.extent(0)), 0u),
-        columns(static_cast<std::size_t>(x.extent(1)), 0u) {
+  MagnitudeBits(std::int64_t m, std::int64_t n)
+      : rows(static_cast<std::size_t>(m), 0u), columns(static_cast<std::size_t>(n), 0u) {}
+  template <class T>
+  void find(const Tensor& x) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const T* row = x.as<T>() + static_cast<std::int64_t>(i) * x.stride(0);
       for (std::size_t j = 0; j < columns.size(); ++j) {
@@ -33,6 +32,10 @@ struct Maxima {
         columns[j] = std::max(columns[j], bits);
       }
     }
+  }
+  void take(const Maxima& known) {
+    std::copy_n(known.rows.as<std::int32_t>(), rows.size(), rows.begin());
+    std::copy_n(known.columns.as<std::int32_t>(), columns.size(), columns.begin());
   }
   std::uint32_t all() const { return *std::max_element(rows.begin(), rows.end()); }
 };
@@ -48,6 +51,13 @@ void write_scales(const Quantized& q, const std::vector<Fp8Scale>& scales) {
                  "quantize: {} scales for {} rows", q.scales.elements(), q.rows());
   for (std::int64_t i = 0; i < q.scales.elements(); ++i)
     q.scales.as<float>()[i] = scales[static_cast<std::size_t>(i)].scale;
+}
+
+// Which NaN a processor's multiplication returns differs, and so would its sign: fp8 has a positive
+// one.
+f8 to_fp8(float value, float inverse) {
+  const float product = value * inverse;
+  return f8(std::isnan(product) ? std::numeric_limits<float>::quiet_NaN() : product);
 }
 
 void count(float* statistics, float before, f8 after) {
@@ -111,11 +121,15 @@ void matmul_tile_fp8(const Tensor& c, const Quantized& a, const Quantized& b,
 
 void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
                           const QuantizeOptions& options) {
-  check_quantize(rows, columns, x);
+  check_quantize(rows, columns, x, options);
   if (x.elements() == 0) return;
   const std::int64_t m = x.extent(0), n = x.extent(1);
   visit_float(x.dtype(), [&]<class T>() {
-    Maxima<T> maxima(x);
+    MagnitudeBits maxima(m, n);
+    if (options.maxima && !options.one_scale)
+      maxima.take(options.maxima);
+    else
+      maxima.find<T>(x);
     if (options.one_scale) {
       std::fill(maxima.rows.begin(), maxima.rows.end(), maxima.all());
       std::fill(maxima.columns.begin(), maxima.columns.end(), maxima.rows.front());
@@ -125,19 +139,28 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
     if (rows) write_scales(rows, by_row);
     if (columns) write_scales(columns, by_column);
     float* statistics = options.statistics ? options.statistics.as<float>() : nullptr;
-    if (statistics != nullptr)
-      statistics[0] = std::max(statistics[0], std::bit_cast<float>(maxima.all())),
+    if (statistics != nullptr) {
+      statistics[0] = std::max(statistics[0], std::bit_cast<float>(maxima.all()));
       statistics[3] += static_cast<float>(x.elements());
+    }
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
         const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);
-        const f8 in_row(value * by_row[static_cast<std::size_t>(i)].inverse),
-            in_column(value * by_column[static_cast<std::size_t>(j)].inverse);
+        const f8 in_row = to_fp8(value, by_row[static_cast<std::size_t>(i)].inverse),
+                 in_column = to_fp8(value, by_column[static_cast<std::size_t>(j)].inverse);
         if (rows) rows.values.as<f8>()[i * n + j] = in_row;
         if (columns) columns.values.as<f8>()[j * m + i] = in_column;
         if (statistics != nullptr) count(statistics, value, rows ? in_row : in_column);
       }
   });
+}
+
+void CpuBackend::find_maxima(Maxima maxima, Tensor x) {
+  check_maxima(maxima, x);
+  MagnitudeBits found(x.extent(0), x.extent(1));
+  visit_float(x.dtype(), [&]<class T>() { found.find<T>(x); });
+  std::copy(found.rows.begin(), found.rows.end(), maxima.rows.as<std::int32_t>());
+  std::copy(found.columns.begin(), found.columns.end(), maxima.columns.as<std::int32_t>());
 }
 
 void CpuBackend::matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& o) {

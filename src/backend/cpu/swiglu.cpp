@@ -4,7 +4,7 @@
 
 namespace kintsugi {
 
-void CpuBackend::swiglu_forward(Tensor out, Tensor gate_up) {
+void CpuBackend::swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
   const std::int64_t rows = out.extent(0), width = out.extent(1);
   KINTSUGI_CHECK(gate_up.extent(1) == 2 * width, "swiglu {} of {}", to_string(out.shape()),
                  to_string(gate_up.shape()));
@@ -22,9 +22,10 @@ void CpuBackend::swiglu_forward(Tensor out, Tensor gate_up) {
       }
     });
   });
+  if (maxima) find_maxima(maxima, out);
 }
 
-void CpuBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
+void CpuBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, Maxima maxima) {
   const std::int64_t rows = dout.extent(0), width = dout.extent(1);
   visit_float(dout.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -43,6 +44,7 @@ void CpuBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
       }
     });
   });
+  if (maxima) find_maxima(maxima, dgate_up);
 }
 
 }  // namespace kintsugi

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/cuda_peaks.h"
+#include "backend/cuda/matmul_plan.h"
 #include "backend/library_memory.h"
 #include "core/free_memory.h"
 #include "core/units.h"
@@ -200,6 +201,23 @@ Backend::DeviceFacts CudaBackend::device_facts() {
   KINTSUGI_CUDA(cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, device_.index));
   return {.memory_bytes_per_s = 2e3 * clock_khz * (bus_bits / 8),
           .multiprocessors = context_.multiprocessors};
+}
+
+std::string CudaBackend::why_no_fp8(bool one_scale) const {
+  int major = 0, minor = 0;
+  KINTSUGI_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_.index));
+  KINTSUGI_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_.index));
+  if (major * 10 + minor < 89)
+    return fmt::format("{} has compute capability {}.{}, fp8 needs 8.9 or newer", device_.name,
+                       major, minor);
+  if (one_scale) return "";
+  constexpr const char* kAdvice = "use train.fp8.recipe: tensorwise";
+  // cuBLASLt has the kernels for Hopper alone.
+  if (major != 9)
+    return fmt::format("{} has compute capability {}.{}, scales for each row need 9.0: {}",
+                       device_.name, major, minor, kAdvice);
+  const std::string missing = why_no_row_scales();
+  return missing.empty() ? "" : fmt::format("{}: {}: {}", device_.name, missing, kAdvice);
 }
 
 double CudaBackend::measure_flops(DType dtype) {

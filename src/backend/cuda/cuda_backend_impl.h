@@ -68,6 +68,7 @@ class CudaBackend final : public Backend {
   std::string description() const override;
   Peak peak_flops(DType dtype) override;
   DeviceFacts device_facts() override;
+  std::string why_no_fp8(bool one_scale) const override;
   std::size_t available_bytes() const override;
   std::size_t own_bytes() const override;
   std::int64_t classifier_elements() const override;

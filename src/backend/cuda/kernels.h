@@ -18,4 +18,9 @@ void fill(const Context& context, Tensor x, double value);
 // c = x (accumulator precision) + bias [+ residual]: for matmuls whose bias cuBLASLt cannot fuse.
 void add_bias(const Context& context, Tensor c, Tensor x, Tensor bias, Tensor residual);
 
+// matmul_fp8 in plain arithmetic, an element per thread: for results in types that cuBLASLt does
+// not write.
+void matmul_fp8_each(const Context& context, Tensor c, Quantized a, Quantized b,
+                     const MatmulOptions& options);
+
 }  // namespace kintsugi::cuda

@@ -16,6 +16,8 @@ struct MatmulSettings {
   std::string gpu;         // the GPU's name, part of the cache's keys
 };
 
+class MatmulPlans;
+
 // Matmuls through cuBLASLt. The first matmul of a new shape chooses an algorithm; later ones only
 // launch it.
 class Matmul {
@@ -26,14 +28,16 @@ class Matmul {
   // Like Backend::matmul. Algorithms do not depend on the scales.
   void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
            const MatmulOptions& options);
+  // Like Backend::matmul_fp8.
+  void run_fp8(const Context& context, const Tensor& c, const Quantized& a, const Quantized& b,
+               const MatmulOptions& options);
   std::size_t own_bytes() const;
 
  private:
   void run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                 const MatmulOptions& options);
 
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<MatmulPlans> plans_;
 };
 
 }  // namespace kintsugi::cuda

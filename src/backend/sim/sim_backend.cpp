@@ -64,9 +64,16 @@ void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& optio
   if (options.accumulate) bytes += bytes_of({c});
   add_matmul("matmul", a.dtype(), batch * m, n, k, bytes);
 }
-void SimBackend::quantize(Quantized rows, Quantized columns, Tensor x, const QuantizeOptions&) {
-  // x is read twice: for the scales and for the values.
-  add_memory("quantize", {x, x, rows.values, rows.scales, columns.values, columns.scales});
+void SimBackend::quantize(Quantized rows, Quantized columns, Tensor x,
+                          const QuantizeOptions& options) {
+  // x is read once for the scales, unless they are known or of rows alone, and once for the values.
+  const bool known = options.maxima && !options.one_scale,
+             once = known || (!columns && !options.one_scale);
+  add_memory("quantize",
+             {x, once ? Tensor() : x, rows.values, rows.scales, columns.values, columns.scales});
+}
+void SimBackend::find_maxima(Maxima maxima, Tensor x) {
+  add_memory("find_maxima", {x, maxima.rows, maxima.columns});
 }
 void SimBackend::matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& options) {
   double bytes = bytes_of({a.values, b.values, c, options.bias, options.residual});
@@ -245,11 +252,11 @@ void SimBackend::draw(Tensor x, const DrawOptions&) { add_memory("draw", {x}); }
 
 // ---- element-wise
 
-void SimBackend::swiglu_forward(Tensor out, Tensor gate_up) {
-  add_memory("swiglu_forward", {out, gate_up});
+void SimBackend::swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
+  add_memory("swiglu_forward", {out, gate_up, maxima.rows, maxima.columns});
 }
-void SimBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
-  add_memory("swiglu_backward", {dgate_up, dout, gate_up});
+void SimBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, Maxima maxima) {
+  add_memory("swiglu_backward", {dgate_up, dout, gate_up, maxima.rows, maxima.columns});
 }
 void SimBackend::gelu_forward(Tensor out, Tensor x) { add_memory("gelu_forward", {out, x}); }
 void SimBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {

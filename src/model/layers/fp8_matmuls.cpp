@@ -1,6 +1,29 @@
 #include "model/layers/fp8_matmuls.h"
 
 namespace kintsugi {
+namespace {
+
+TensorSpec quantized_spec(std::string_view label, std::int64_t width, bool transposed) {
+  return {.label = label,
+          .per = Per::Whole,
+          .dropped_by = Recompute::Selective,
+          .one_at_a_time = true,
+          .bytes = [=](const BatchSize& size, DType, bool) {
+            return transposed ? quantized_bytes(width, size.tokens())
+                              : quantized_bytes(size.tokens(), width);
+          }};
+}
+
+TensorSpec maxima_spec(std::string_view label, std::int64_t width) {
+  return {.label = label,
+          .per = Per::Whole,
+          .one_at_a_time = true,
+          .bytes = [=](const BatchSize& size, DType, bool) {
+            return (size.tokens() + width) * static_cast<std::int64_t>(sizeof(std::int32_t));
+          }};
+}
+
+}  // namespace
 
 void Fp8Matmuls::declare(Declaration& d, int weight, Shape shape, bool in_out, bool reads_x) {
   if (!spec_) return;
@@ -15,26 +38,16 @@ void Fp8Matmuls::declare(Declaration& d, int weight, Shape shape, bool in_out, b
   weight_gradient_ = spec_->wgrad && d.is_trained(weight);
   // If rows are split over ranks, x is all-gathered again in the backward, in half of the memory.
   keeps_input_ = weight_gradient_ && !reads_x && !d.ranks().splits_rows();
-  const auto memory = [](std::string_view label, std::int64_t width, bool transposed) {
-    return TensorSpec{.label = label,
-                      .per = Per::Whole,
-                      .dropped_by = Recompute::Selective,
-                      .one_at_a_time = true,
-                      .bytes = [=](const BatchSize& size, DType, bool) {
-                        return transposed ? quantized_bytes(width, size.tokens())
-                                          : quantized_bytes(size.tokens(), width);
-                      }};
-  };
-  x_rows_ = d.workspace(memory("fp8 inputs", inputs_, false));
-  TensorSpec gradient = memory("fp8 gradients", outputs_, false);
+  x_rows_ = d.workspace(quantized_spec("fp8 inputs", inputs_, false));
+  TensorSpec gradient = quantized_spec("fp8 gradients", outputs_, false);
   gradient.training = true;
   dy_rows_ = d.workspace(gradient);
   if (!weight_gradient_) return;
-  TensorSpec columns = memory("fp8 gradients, transposed", outputs_, true);
+  TensorSpec columns = quantized_spec("fp8 gradients, transposed", outputs_, true);
   columns.training = columns.read_by_weights = true;
   columns.one_at_a_time = false;
   dy_columns_ = d.workspace(columns);
-  TensorSpec inputs = memory("fp8 inputs, transposed", inputs_, true);
+  TensorSpec inputs = quantized_spec("fp8 inputs, transposed", inputs_, true);
   inputs.training = !keeps_input_;
   if (keeps_input_)
     kept_x_columns_ = d.saved(inputs);
@@ -42,12 +55,34 @@ void Fp8Matmuls::declare(Declaration& d, int weight, Shape shape, bool in_out, b
     x_columns_ = d.workspace(inputs);
 }
 
-QuantizeOptions Fp8Matmuls::options(const LayerRun& run, Operand operand) const {
-  const Tensor& all = run.batch.fp8_statistics;  // (sites, operands, 4)
-  return {.power_of_two = spec_->power_of_two,
-          .one_scale = spec_->one_scale,
-          .statistics =
-              all ? all.select(0, spec_->site).select(0, static_cast<int>(operand)) : Tensor()};
+void Fp8Matmuls::take_input_maxima(Declaration& d) {
+  if (on_ && !spec_->one_scale) input_maxima_ = d.workspace(maxima_spec("input maxima", inputs_));
+}
+
+void Fp8Matmuls::take_gradient_maxima(Declaration& d) {
+  if (!on_ || spec_->one_scale) return;
+  TensorSpec maxima = maxima_spec("gradient maxima", outputs_);
+  maxima.training = true;
+  gradient_maxima_ = d.workspace(maxima);
+}
+
+Maxima Fp8Matmuls::maxima(const LayerRun& run, Workspace memory, std::int64_t width) const {
+  if (memory.index < 0) return {};
+  const std::int64_t tokens = run.size.tokens();
+  const Tensor all(run[memory].data(), DType::I32, {tokens + width});
+  return {.rows = all.rows(0, tokens), .columns = all.rows(tokens, width)};
+}
+
+QuantizeOptions Fp8Matmuls::options(const Maxima& maxima) const {
+  return {.power_of_two = spec_->power_of_two, .one_scale = spec_->one_scale, .maxima = maxima};
+}
+
+QuantizeOptions Fp8Matmuls::counted(const LayerRun& run, Operand operand,
+                                    const Maxima& maxima) const {
+  QuantizeOptions result = options(maxima);
+  if (const Tensor& all = run.batch.fp8_statistics)  // (sites, operands, 4)
+    result.statistics = all.select(0, spec_->site).select(0, static_cast<int>(operand));
+  return result;
 }
 
 Quantized Fp8Matmuls::view(const Tensor& memory, std::int64_t rows, std::int64_t columns) const {
@@ -59,31 +94,34 @@ Quantized Fp8Matmuls::transposed_input(const LayerRun& run) const {
 }
 
 // W is quantized once per step, in the forward of the first micro-batch, if the store has memory
-// for each matrix; otherwise, and in evaluations, at every use.
+// for each matrix. Otherwise its maxima are found then, and it is quantized at every use.
 Quantized Fp8Matmuls::weight_for_forward(const LayerRun& run) const {
   const QuantizedWeight w = run.store().quantized(weight_, shape_, spec_->one_scale);
-  if (!w.kept || run.batch.first || !run.batch.training) {
-    const Quantized none;
-    run.backend().quantize(w.kept || !in_out_ ? w.rows : none, w.kept || in_out_ ? w.columns : none,
-                           run.store().weight(weight_, shape_), options(run, Operand::Weight));
+  const Tensor weight = run.store().weight(weight_, shape_);
+  const bool changed = run.batch.first || !run.batch.training;
+  if (w.kept) {
+    if (changed)
+      run.backend().quantize(w.rows, w.columns, weight, counted(run, Operand::Weight, {}));
+  } else {
+    if (changed && w.maxima) run.backend().find_maxima(w.maxima, weight);
+    run.backend().quantize(in_out_ ? Quantized() : w.rows, in_out_ ? w.columns : Quantized(),
+                           weight, counted(run, Operand::Weight, w.maxima));
   }
   return in_out_ ? w.columns : w.rows;
 }
 
 Quantized Fp8Matmuls::weight_for_backward(const LayerRun& run) const {
   const QuantizedWeight w = run.store().quantized(weight_, shape_, spec_->one_scale);
-  const Quantized none;
   if (!w.kept)
-    run.backend().quantize(in_out_ ? w.rows : none, in_out_ ? none : w.columns,
-                           run.store().weight(weight_, shape_),
-                           {.power_of_two = spec_->power_of_two, .one_scale = spec_->one_scale});
+    run.backend().quantize(in_out_ ? w.rows : Quantized(), in_out_ ? Quantized() : w.columns,
+                           run.store().weight(weight_, shape_), options(w.maxima));
   return in_out_ ? w.rows : w.columns;
 }
 
 void Fp8Matmuls::forward(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const {
   const Quantized rows = view(run[x_rows_], run.size.tokens(), inputs_);
   run.backend().quantize(rows, keeps(run) ? transposed_input(run) : Quantized(), x,
-                         this->options(run, Operand::Input));
+                         counted(run, Operand::Input, input_maxima(run)));
   options.transpose_b = false;
   options.fast_accumulation = spec_->fast_forward;
   run.backend().matmul_fp8(y, rows, weight_for_forward(run), options);
@@ -93,7 +131,7 @@ void Fp8Matmuls::backward_input(const LayerRun& run, Tensor dx, Tensor dy,
                                 MatmulOptions options) const {
   const Quantized rows = view(run[dy_rows_], run.size.tokens(), outputs_);
   run.backend().quantize(rows, weight_gradient_ ? transposed_gradient(run) : Quantized(), dy,
-                         this->options(run, Operand::Gradient));
+                         counted(run, Operand::Gradient, gradient_maxima(run)));
   options.transpose_b = false;
   options.fast_accumulation = spec_->fast_backward;
   run.backend().matmul_fp8(dx, rows, weight_for_backward(run), options);
@@ -101,9 +139,7 @@ void Fp8Matmuls::backward_input(const LayerRun& run, Tensor dx, Tensor dy,
 
 void Fp8Matmuls::backward_weight(const LayerRun& run, Tensor gradient, Tensor x) const {
   const Quantized inputs = transposed_input(run), gradients = transposed_gradient(run);
-  if (!keeps(run))
-    run.backend().quantize({}, inputs, x,
-                           {.power_of_two = spec_->power_of_two, .one_scale = spec_->one_scale});
+  if (!keeps(run)) run.backend().quantize({}, inputs, x, options(input_maxima(run)));
   run.backend().matmul_fp8(
       gradient, in_out_ ? inputs : gradients, in_out_ ? gradients : inputs,
       {.accumulate = run.accumulates(), .fast_accumulation = spec_->fast_backward});

@@ -28,6 +28,15 @@ class Fp8Matmuls {
   // The forward keeps what backward_weight() needs of x: its caller may overwrite x.
   bool keeps_input() const { return keeps_input_; }
 
+  // Who writes x, or dy, finds its maxima: call these after declare(), and give the tensors to the
+  // operation that writes. Empty if they are not needed.
+  void take_input_maxima(Declaration& d);
+  void take_gradient_maxima(Declaration& d);
+  Maxima input_maxima(const LayerRun& run) const { return maxima(run, input_maxima_, inputs_); }
+  Maxima gradient_maxima(const LayerRun& run) const {
+    return maxima(run, gradient_maxima_, outputs_);
+  }
+
   // `options` may have a bias and a residual.
   void forward(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy, MatmulOptions options) const;
@@ -36,7 +45,10 @@ class Fp8Matmuls {
 
  private:
   enum class Operand : std::uint8_t { Input, Gradient, Weight };  // rows of the statistics
-  QuantizeOptions options(const LayerRun& run, Operand operand) const;
+  QuantizeOptions options(const Maxima& maxima) const;
+  // The same, with statistics if they are wanted.
+  QuantizeOptions counted(const LayerRun& run, Operand operand, const Maxima& maxima) const;
+  Maxima maxima(const LayerRun& run, Workspace memory, std::int64_t width) const;
   Quantized view(const Tensor& memory, std::int64_t rows, std::int64_t columns) const;
   Quantized transposed_input(const LayerRun& run) const;
   Quantized transposed_gradient(const LayerRun& run) const {
@@ -53,10 +65,11 @@ class Fp8Matmuls {
   int weight_ = -1;
   Shape shape_;
   std::int64_t inputs_ = 0, outputs_ = 0;
-  Workspace x_rows_, dy_rows_;  // (tokens, inputs), (tokens, outputs)
-  Workspace dy_columns_;        // (outputs, tokens), read by backward_weight()
-  Saved kept_x_columns_;        // (inputs, tokens), if keeps_input_
-  Workspace x_columns_;         // or else
+  Workspace x_rows_, dy_rows_;                // (tokens, inputs), (tokens, outputs)
+  Workspace dy_columns_;                      // (outputs, tokens), read by backward_weight()
+  Saved kept_x_columns_;                      // (inputs, tokens), if keeps_input_
+  Workspace x_columns_;                       // or else
+  Workspace input_maxima_, gradient_maxima_;  // (tokens + width), int32; index -1: not taken
 };
 
 }  // namespace kintsugi

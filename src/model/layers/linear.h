@@ -20,6 +20,9 @@ class Linear {
   // x may be overwritten after the forward: backward_weight() does not read it, unless something
   // was recomputed.
   bool keeps_input() const { return fp8_.keeps_input(); }
+  // Who writes x or dy finds its maxima (Fp8Matmuls).
+  Fp8Matmuls& fp8() { return fp8_; }
+  const Fp8Matmuls& fp8() const { return fp8_; }
 
   void forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual = {}) const;
   // If the inputs are sharded: computes this rank's partial sum. Only one rank adds the bias.

@@ -5,6 +5,10 @@ namespace kintsugi {
 void Mlp::declare(Declaration& d) {
   up_.declare_outputs(d, ParameterGroup::Mlp, {1});
   down_.declare_inputs(d, ParameterGroup::Mlp);
+  if (gated()) {
+    down_.fp8().take_input_maxima(d);
+    up_.fp8().take_gradient_maxima(d);
+  }
   const std::int64_t before = up_.outputs(), size = spec_.size / d.ranks().tensor;
   before_ = d.saved({.label = "mlp", .width = before});
   activated_ = d.saved({.label = "mlp activations",
@@ -31,7 +35,7 @@ void Mlp::forward(const LayerRun& run, Tensor x) const {
 
 void Mlp::recompute(const LayerRun& run) const {
   if (gated())
-    run.backend().swiglu_forward(run[activated_], run[before_]);
+    run.backend().swiglu_forward(run[activated_], run[before_], down_.fp8().input_maxima(run));
   else
     run.backend().gelu_forward(run[activated_], run[before_]);
 }
@@ -39,7 +43,8 @@ void Mlp::recompute(const LayerRun& run) const {
 void Mlp::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
   if (gated()) {
     down_.backward_input(run, run[dactivated_], dy);
-    run.backend().swiglu_backward(run[dbefore_], run[dactivated_], run[before_]);
+    run.backend().swiglu_backward(run[dbefore_], run[dactivated_], run[before_],
+                                  up_.fp8().gradient_maxima(run));
   } else {
     down_.backward_input_gelu(run, run[dbefore_], dy, run[before_]);
   }
