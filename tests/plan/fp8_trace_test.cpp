@@ -110,13 +110,14 @@ TEST(Fp8Trace, MemoryIsTheEngines) {
         OperationTrace trace;
         SimBackend backend(trace, job.classifier_elements);
         PlanningAllocator memory;
+        const Groups groups = planned_groups(grid_of(layout, job.model), {.pp = stage});
         const Engine engine(backend, memory,
                             {.model = job.model,
                              .precision = job.precision,
                              .layout = layout,
                              .batch = job.batch,
                              .length = job.length},
-                            planned_groups(grid_of(layout, job.model), {.pp = stage}));
+                            groups);
         EXPECT_EQ(planned[static_cast<std::size_t>(stage)], bytes_by_region(engine.arena()))
             << to_string(layout) << ", stage " << stage << ", " << excluded.first << " + "
             << excluded.last << " layers in bf16";

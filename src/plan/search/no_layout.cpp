@@ -114,8 +114,7 @@ std::string why_not(const PlanJob& job, const SearchLimits& l) {
     why = fmt::format("--micro {} does not divide a batch of {} sequences", l.micro, job.batch);
   const std::int64_t tokens = std::max<std::int64_t>(1, l.micro) * (job.length / std::max(1, l.cp));
   if (why.empty() && job.model.fp8.on() && tokens % 16 != 0)
-    why = fmt::format("fp8 matmuls need a multiple of 16 tokens per micro-batch: {} are none",
-                      tokens);
+    why = fmt::format("fp8 matmuls need a multiple of 16 tokens per micro-batch, not {}", tokens);
   return why;
 }
 

@@ -15,7 +15,7 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
       software_(std::move(software)),
       flops_(training_flops_per_token(job_.model, job_.length)) {
   if (job_.model.fp8.on() && machine_.gpu.fp8_tflops == 0)
-    user_error("{} has no fp8 matmuls ({}): plan with bf16, or set gpu.fp8_tflops", machine_.name,
+    user_error("{} has no fp8 matmuls ({} without gpu.fp8_tflops): plan with bf16", machine_.name,
                machine_.gpu.name);
 }
 
