@@ -26,10 +26,11 @@ TEST(Fp8Run, CountsWhatIsLost) {
   std::string log;
   {
     const CapturedLog captured;
-    run_training(
+    std::string config =
         small_config(corpus, run,
                      "steps: 7, eval_every: 0, save: false, precision: bf16, "
-                     "fp8: {recipe: rowwise, statistics_every: 3, filter: [head, mlp.up]}"));
+                     "fp8: {recipe: rowwise, statistics_every: 3, filter: [head, mlp.up]}");
+    run_training(config.replace(config.find("length: 24"), 10, "length: 32"));
     log = captured.text();
   }
   EXPECT_NE(log.find("fp8, per-row scales: attention.out, attention.qkv, mlp.down of 2 layers"),

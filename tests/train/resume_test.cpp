@@ -65,6 +65,8 @@ class ResumeTest : public testing::TestWithParam<ResumeCase> {
       text.replace(text.find("valid_fraction"), 0, "packing: best_fit, document_mask: true, ");
     if (GetParam().name == std::string("ramp"))
       text.replace(text.find("micro: 2"), 0, "ramp: {start: 2, increment: 2, samples: 16}, ");
+    if (GetParam().name == std::string("fp8"))
+      text.replace(text.find("length: 24"), 10, "length: 32");
     const std::string few = "layers: 2";
     // With two blocks, no block input is offloaded.
     if (text.find("activations") != std::string::npos)
