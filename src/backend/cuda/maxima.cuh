@@ -13,6 +13,17 @@ template <class T>
 __device__ inline float as_float(T x) {
   return static_cast<float>(up(x));
 }
+// Element k of a pack. It extracts from words of two bf16, which otherwise take a register each.
+template <class T, int N>
+__device__ inline Acc<T> element(const Pack<T, N>& pack, int k) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
+    unsigned words[N / 2];
+    memcpy(words, &pack, sizeof(words));
+    return __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000u);
+  } else {
+    return up(pack.v[k]);
+  }
+}
 // The bits of |x| as a float. Their order is that of the magnitudes; a NaN is above infinity.
 template <class T>
 __device__ inline unsigned magnitude_bits(T x) {

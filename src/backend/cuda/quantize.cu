@@ -14,16 +14,9 @@ namespace kintsugi::cuda {
 namespace {
 
 // ---- numbers
-// Element k of a pack. It extracts from words of two bf16, which otherwise take a register each.
 template <class T, int N>
-__device__ inline float element(const Pack<T, N>& pack, int k) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
-    unsigned words[N / 2];
-    memcpy(words, &pack, sizeof(words));
-    return __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000u);
-  } else {
-    return as_float(pack.v[k]);
-  }
+__device__ inline float number(const Pack<T, N>& pack, int k) {
+  return static_cast<float>(element(pack, k));
 }
 // Two numbers in fp8, the first in the low byte.
 __device__ inline unsigned fp8_pair(float first, float second) {
@@ -169,7 +162,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
       unsigned words[2] = {};
 #pragma unroll
       for (int k = 0; k < kTilePack; k += 2) {
-        const float a = element(in[r], k), b = element(in[r], k + 1);
+        const float a = number(in[r], k), b = number(in[r], k + 1);
         const unsigned pair = fp8_pair(a * inverse, b * inverse);
         words[k / 4] |= pair << (k % 4 * 8);
         if constexpr (kCounts) seen.add(a, pair), seen.add(b, pair >> 8);
@@ -186,7 +179,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
       unsigned word = 0;
 #pragma unroll
       for (int r = 0; r < 4; r += 2) {
-        const float a = element(in[r], k), b = element(in[r + 1], k);
+        const float a = number(in[r], k), b = number(in[r + 1], k);
         const unsigned pair = fp8_pair(a * inverse, b * inverse);
         word |= pair << (r * 8);
         if constexpr (kCounts && !kRows) seen.add(a, pair), seen.add(b, pair >> 8);
@@ -276,12 +269,12 @@ __global__ void __launch_bounds__(kRowThreads<kVecs>, 2)
     const Pack<T, N> in = x.at(j, i);
     Pack<std::uint8_t, N> out;
     if constexpr (N == 1) {
-      out.v[0] = static_cast<std::uint8_t>(fp8_pair(element(in, 0) * scale.inverse, 0.0f));
+      out.v[0] = static_cast<std::uint8_t>(fp8_pair(number(in, 0) * scale.inverse, 0.0f));
     } else {
 #pragma unroll
       for (int k = 0; k < N; k += 2) {
         const unsigned pair =
-            fp8_pair(element(in, k) * scale.inverse, element(in, k + 1) * scale.inverse);
+            fp8_pair(number(in, k) * scale.inverse, number(in, k + 1) * scale.inverse);
         out.v[k] = static_cast<std::uint8_t>(pair);
         out.v[k + 1] = static_cast<std::uint8_t>(pair >> 8);
       }

@@ -13,8 +13,8 @@ __device__ inline Pack<T, N> gated(const Pack<T, N>& gate, const Pack<T, N>& lin
   Pack<T, N> result;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const Acc<T> g = up(gate.v[k]);
-    result.v[k] = down<T>(g * Gate<T>(g).on * up(linear.v[k]));
+    const Acc<T> g = element(gate, k);
+    result.v[k] = down<T>(g * Gate<T>(g).on * element(linear, k));
   }
   return result;
 }
@@ -28,7 +28,7 @@ struct Gradients {
     using A = Acc<T>;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const A g = up(gate_in.v[k]), u = up(linear_in.v[k]), d = up(dout.v[k]);
+      const A g = element(gate_in, k), u = element(linear_in, k), d = element(dout, k);
       const Gate<T> s(g);
       gate.v[k] = down<T>(d * u * s.on * (A(1) + g * s.off));
       linear.v[k] = down<T>(d * g * s.on);
@@ -71,13 +71,24 @@ struct StripSize {
   int rows, width, strip_rows;
 };
 
+// A RowView without heads, which costs branches between the loads.
 template <class T>
-inline constexpr int kBlocksResident = sizeof(T) == 2 ? 5 : 3;
+struct Matrix {
+  explicit Matrix(const Tensor& x)
+      : base(data_of<std::remove_const_t<T>>(x)), stride(x.stride(0)) {}
+  T* base;
+  std::int64_t stride;
+
+  __device__ T* at(int row, int column) const { return base + row * stride + column; }
+};
+
+// On a multiprocessor, as the registers allow without spills.
+constexpr int kForwardBlocks = 5, kBackwardBlocks = 4;
 
 template <class T, int N>
-__global__ void __launch_bounds__(kStripThreads, kBlocksResident<T>)
-    forward_maxima_kernel(RowView<T> out, unsigned* row_maxima, unsigned* column_maxima,
-                          RowView<const T> gate_up, StripSize size) {
+__global__ void __launch_bounds__(kStripThreads, kForwardBlocks)
+    forward_maxima_kernel(Matrix<T> out, unsigned* row_maxima, unsigned* column_maxima,
+                          Matrix<const T> gate_up, StripSize size) {
   allow_next();
   const StripThread<N> first(size.strip_rows);
   const bool inside = first.column < size.width;
@@ -88,7 +99,7 @@ __global__ void __launch_bounds__(kStripThreads, kBlocksResident<T>)
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const int row = first.row + i + r * kStripWarps;
       if (!inside || row >= size.rows) continue;
-      const T* from = gate_up[row] + first.column;
+      const T* from = gate_up.at(row, first.column);
       gate[r] = load<N>(from);
       linear[r] = load<N>(from + size.width);
     }
@@ -97,7 +108,7 @@ __global__ void __launch_bounds__(kStripThreads, kBlocksResident<T>)
       const int row = first.row + i + r * kStripWarps;
       if (row >= size.rows) continue;
       const Pack<T, N> result = gated(gate[r], linear[r]);
-      if (inside) store(out[row] + first.column, result);
+      if (inside) store(out.at(row, first.column), result);
       const Magnitudes<T, N> here(result);
       columns.include(here);
       write_row_maximum(row_maxima + row, here.largest());
@@ -107,9 +118,9 @@ __global__ void __launch_bounds__(kStripThreads, kBlocksResident<T>)
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(kStripThreads, kBlocksResident<T>)
-    backward_maxima_kernel(RowView<T> dgate_up, unsigned* row_maxima, unsigned* column_maxima,
-                           RowView<const T> dout, RowView<const T> gate_up, StripSize size) {
+__global__ void __launch_bounds__(kStripThreads, kBackwardBlocks)
+    backward_maxima_kernel(Matrix<T> dgate_up, unsigned* row_maxima, unsigned* column_maxima,
+                           Matrix<const T> dout, Matrix<const T> gate_up, StripSize size) {
   allow_next();
   const StripThread<N> first(size.strip_rows);
   const bool inside = first.column < size.width;
@@ -120,17 +131,17 @@ __global__ void __launch_bounds__(kStripThreads, kBlocksResident<T>)
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const int row = first.row + i + r * kStripWarps;
       if (!inside || row >= size.rows) continue;
-      const T* from = gate_up[row] + first.column;
+      const T* from = gate_up.at(row, first.column);
       gate[r] = load<N>(from);
       linear[r] = load<N>(from + size.width);
-      gradient[r] = load<N>(dout[row] + first.column);
+      gradient[r] = load<N>(dout.at(row, first.column));
     }
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const int row = first.row + i + r * kStripWarps;
       if (row >= size.rows) continue;
       const Gradients<T, N> result(gradient[r], gate[r], linear[r]);
-      T* to = dgate_up[row] + first.column;
+      T* to = dgate_up.at(row, first.column);
       if (inside) store(to, result.gate), store(to + size.width, result.linear);
       const Magnitudes<T, N> in_gate(result.gate), in_linear(result.linear);
       gate_columns.include(in_gate);
@@ -168,8 +179,8 @@ void launch_forward_maxima(const Context& context, const Tensor& out, const Maxi
   const StripGrid grid(context, out.extent(0), out.extent(1) / N);
   const StripSize size{static_cast<int>(out.extent(0)), static_cast<int>(out.extent(1)), grid.rows};
   forward_maxima_kernel<T, N><<<grid.blocks, kStripThreads, 0, context.stream>>>(
-      rows_of<T>(out), maxima_bits(maxima.rows), maxima_bits(maxima.columns),
-      rows_of<const T>(gate_up), size);
+      Matrix<T>(out), maxima_bits(maxima.rows), maxima_bits(maxima.columns),
+      Matrix<const T>(gate_up), size);
   KINTSUGI_LAUNCHED();
 }
 
@@ -181,8 +192,8 @@ void launch_backward_maxima(const Context& context, const Tensor& dgate_up, cons
   const StripSize size{static_cast<int>(dout.extent(0)), static_cast<int>(dout.extent(1)),
                        grid.rows};
   backward_maxima_kernel<T, N><<<grid.blocks, kStripThreads, 0, context.stream>>>(
-      rows_of<T>(dgate_up), maxima_bits(maxima.rows), maxima_bits(maxima.columns),
-      rows_of<const T>(dout), rows_of<const T>(gate_up), size);
+      Matrix<T>(dgate_up), maxima_bits(maxima.rows), maxima_bits(maxima.columns),
+      Matrix<const T>(dout), Matrix<const T>(gate_up), size);
   KINTSUGI_LAUNCHED();
 }
 
