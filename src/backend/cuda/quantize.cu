@@ -392,8 +392,8 @@ Known given(const Context& context, const QuantizeOptions& o) {
 }
 
 template <class T>
-Known found(const Context& context, bool rows, bool columns, const Tensor& x,
-            const QuantizeOptions& o) {
+Known found(const Context& context, const Quantized& rows, const Quantized& columns,
+            const Tensor& x, const QuantizeOptions& o) {
   const auto m = static_cast<std::size_t>(x.extent(0)), n = static_cast<std::size_t>(x.extent(1));
   // Scratch: two counts, one maximum of all, those of the rows, those of the columns.
   const std::size_t scratch = 3 + m + n;
@@ -430,8 +430,7 @@ void quantize(const Context& context, Quantized rows, Quantized columns, Tensor 
   visit_device_float(x.dtype(), [&]<class T>() {
     if (!known && !columns && !o.one_scale && !o.statistics)
       return cast_rows<T>(context, target_of(rows, o, nullptr), x);
-    const Known maxima =
-        known ? given(context, o) : found<T>(context, bool(rows), bool(columns), x, o);
+    const Known maxima = known ? given(context, o) : found<T>(context, rows, columns, x, o);
     cast<T>(context, target_of(rows, o, maxima.rows), target_of(columns, o, maxima.columns),
             o.statistics ? maxima.counts : nullptr, x);
     if (!o.statistics) return;
