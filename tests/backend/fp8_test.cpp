@@ -1,5 +1,5 @@
-// fp8: the type, quantize() and matmul_fp8(), against searches for the nearest number and sums in
-// double.
+// fp8: the type, quantize(), maxima and matmul_fp8(), against searches for the nearest number and
+// sums in double.
 #include <array>
 #include <bit>
 #include <cstring>
@@ -174,6 +174,42 @@ class Fp8Test : public OperationTest {
     const Values exact = rounded(values, type());
     return {exact.begin(), exact.end()};
   }
+  // Of a matrix; their memory is one tensor, or two.
+  Maxima maxima(std::int64_t rows, std::int64_t columns, bool together = true) {
+    if (!together) return {out(DType::I32, {rows}), out(DType::I32, {columns})};
+    const Tensor all = out(DType::I32, {rows + columns});
+    return {all.rows(0, rows), all.rows(rows, columns)};
+  }
+  Maxima found_maxima(const Tensor& x, bool together = true) {
+    const Maxima found = maxima(x.extent(0), x.extent(1), together);
+    backend().find_maxima(found, x);
+    return found;
+  }
+  // A NaN is larger than all others; which one it is may differ.
+  void expect_maxima(const Maxima& actual, const std::vector<float>& numbers) {
+    const auto columns = static_cast<std::size_t>(actual.columns.elements());
+    expect_largest("row", actual.rows, numbers, columns);
+    expect_largest("column", actual.columns, transposed(numbers, columns),
+                   numbers.size() / columns);
+  }
+  void expect_largest(const std::string& what, const Tensor& actual,
+                      const std::vector<float>& numbers, std::size_t width) {
+    const auto bits = download<std::int32_t>(actual);
+    ASSERT_EQ(bits.size() * width, numbers.size()) << what;
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      float expected = 0;
+      for (std::size_t j = i * width; j < (i + 1) * width; ++j)
+        if (std::isnan(numbers[j]) || std::abs(numbers[j]) > expected)
+          expected = std::abs(numbers[j]);
+      const auto found = std::bit_cast<float>(bits[i]);
+      if (std::isnan(expected))
+        ASSERT_TRUE(bits[i] > 0 && std::isnan(found)) << what << " " << i << " is " << found;
+      else
+        ASSERT_EQ(bits[i], std::bit_cast<std::int32_t>(expected))
+            << what << " " << i << " is " << found << ", expected " << expected;
+    }
+  }
+
   // Checks both orientations, together and alone.
   void check(const Tensor& x, const std::vector<float>& numbers, const QuantizeOptions& o) {
     const std::int64_t m = x.extent(0), n = x.extent(1);
@@ -271,13 +307,169 @@ TEST_P(Fp8Test, StridedRows) {
   }
 }
 
+// ---- maxima
+constexpr std::pair<std::int64_t, std::int64_t> kMaximaSizes[] = {
+    {1, 1},    {3, 5},     {16, 8},    {33, 40},   {65, 33},   {128, 256},
+    {144, 72}, {130, 264}, {300, 520}, {1000, 24}, {3, 20480}, {257, 1031}};
+
+// Some numbers that are not finite, in few rows and columns.
+Values with_infinities(Values x) {
+  const double others[] = {INFINITY, -INFINITY, std::nan(""), -std::nan("")};
+  for (std::size_t i = 0; i < 4; ++i) x[x.size() * (2 * i + 1) / 8] = others[i];
+  return x;
+}
+
+TEST_P(Fp8Test, FindsMaxima) {
+  for (const auto& [rows, columns] : kMaximaSizes)
+    for (const bool finite : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} x {} finite {}", rows, columns, finite));
+      const Values values =
+          finite ? normal(rows * columns) : with_infinities(normal(rows * columns));
+      expect_maxima(found_maxima(in(values, type(), {rows, columns}), finite), stored(values));
+      finish();
+    }
+}
+
+TEST_P(Fp8Test, FindsMaximaOfStridedRows) {
+  for (const auto& [skip, rest] : {std::pair<std::int64_t, std::int64_t>{8, 16}, {3, 2}}) {
+    SCOPED_TRACE(fmt::format("skip {} rest {}", skip, rest));
+    const Values values = normal(144 * 200);
+    const Tensor x = inside(type(), 144, 200, skip, rest);
+    write(x, values);
+    expect_maxima(found_maxima(x), stored(values));
+    finish();
+  }
+}
+
+TEST_P(Fp8Test, QuantizesWithGivenMaxima) {
+  for (const auto& [rows, columns] : kMaximaSizes)
+    for (const bool one_scale : {false, true})
+      for (const bool power_of_two : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} x {} one scale {} power of two {}", rows, columns, one_scale,
+                                 power_of_two));
+        const Values values = normal(rows * columns);
+        const Tensor x = in(values, type(), {rows, columns});
+        check(x, stored(values),
+              {.power_of_two = power_of_two, .one_scale = one_scale, .maxima = found_maxima(x)});
+        finish();
+      }
+}
+
+TEST_P(Fp8Test, QuantizesStridedRowsWithGivenMaxima) {
+  for (const auto& [skip, rest] : {std::pair<std::int64_t, std::int64_t>{8, 16}, {3, 2}}) {
+    SCOPED_TRACE(fmt::format("skip {} rest {}", skip, rest));
+    const Values values = with_infinities(normal(144 * 200));
+    const Tensor x = inside(type(), 144, 200, skip, rest);
+    write(x, values);
+    check(x, stored(values), {.maxima = found_maxima(x)});
+    finish();
+  }
+}
+
+// The scales are those of the given maxima, even if x has others.
+TEST_P(Fp8Test, GivenMaximaAreUsed) {
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{144, 200}, {17, 13}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const Values values = activations(rows * columns);
+    Values larger = values;
+    for (double& value : larger) value *= 4;
+    const QuantizeOptions o{.maxima = found_maxima(in(larger, type(), {rows, columns}))};
+    const Tensor x = in(values, type(), {rows, columns});
+    const Quantized in_rows = quantized(rows, columns, false),
+                    in_columns = quantized(columns, rows, false),
+                    rows_alone = quantized(rows, columns, false);
+    backend().quantize(in_rows, in_columns, x, o);
+    backend().quantize(rows_alone, {}, x, o);
+    const std::vector<float> numbers = stored(larger);
+    const auto n = static_cast<std::size_t>(columns), m = static_cast<std::size_t>(rows);
+    const auto by_row = reference_quantize(numbers, n, o).scales,
+               by_column = reference_quantize(transposed(numbers, n), m, o).scales;
+    EXPECT_EQ(download<float>(in_rows.scales), by_row);
+    EXPECT_EQ(download<float>(rows_alone.scales), by_row);
+    EXPECT_EQ(download<float>(in_columns.scales), by_column);
+    finish();
+  }
+}
+
+// ---- SwiGLU: the same result with maxima as without
+class Fp8SwigluTest : public Fp8Test {
+ protected:
+  void expect_same(const std::string& what, const Values& actual, const Values& expected) {
+    ASSERT_EQ(actual.size(), expected.size()) << what;
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
+      ASSERT_EQ(actual[i], expected[i]) << what << " element " << i;
+    }
+  }
+  static std::vector<float> floats(const Values& values) { return {values.begin(), values.end()}; }
+  struct Swiglu {
+    Tensor gate_up, dout;                             // (rows, 2 width), (rows, width)
+    Tensor out, out_alone, dgate_up, dgate_up_alone;  // with maxima, and without
+  };
+  void check_swiglu(const Swiglu& t) {
+    const std::int64_t rows = t.dout.extent(0), width = t.dout.extent(1);
+    const Maxima of_out = maxima(rows, width), of_gradient = maxima(rows, 2 * width, false);
+    backend().swiglu_forward(t.out_alone, t.gate_up);
+    backend().swiglu_forward(t.out, t.gate_up, of_out);
+    expect_same("out", read(t.out), read(t.out_alone));
+    expect_maxima(of_out, floats(read(t.out)));
+    backend().swiglu_backward(t.dgate_up_alone, t.dout, t.gate_up);
+    backend().swiglu_backward(t.dgate_up, t.dout, t.gate_up, of_gradient);
+    expect_same("dgate_up", read(t.dgate_up), read(t.dgate_up_alone));
+    expect_maxima(of_gradient, floats(read(t.dgate_up)));
+    // The gradient may overwrite gate_up.
+    const Maxima in_place = maxima(rows, 2 * width);
+    backend().swiglu_backward(allow(t.gate_up), t.dout, t.gate_up, in_place);
+    expect_same("dgate_up in place", read(t.gate_up), read(t.dgate_up));
+    expect_maxima(in_place, floats(read(t.gate_up)));
+    finish();
+  }
+};
+KINTSUGI_ON_EACH_BACKEND(Fp8SwigluTest);
+
+TEST_P(Fp8SwigluTest, EverySize) {
+  for (const auto& [rows, width] : kMaximaSizes)
+    for (const bool finite : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} x {} finite {}", rows, width, finite));
+      Values gate_up = normal(rows * 2 * width, 2.0);
+      if (!finite) gate_up = with_infinities(gate_up);
+      check_swiglu({.gate_up = in(gate_up, type(), {rows, 2 * width}),
+                    .dout = in(normal(rows * width), type(), {rows, width}),
+                    .out = out(type(), {rows, width}),
+                    .out_alone = out(type(), {rows, width}),
+                    .dgate_up = out(type(), {rows, 2 * width}),
+                    .dgate_up_alone = out(type(), {rows, 2 * width})});
+    }
+}
+
+TEST_P(Fp8SwigluTest, StridedRows) {
+  const std::int64_t rows = 70, width = 136;
+  for (const auto& [skip, rest] : {std::pair<std::int64_t, std::int64_t>{8, 16}, {3, 2}}) {
+    SCOPED_TRACE(fmt::format("skip {} rest {}", skip, rest));
+    const auto strided = [&, skip = skip, rest = rest](std::int64_t columns) {
+      return inside(type(), rows, columns, skip, rest);
+    };
+    const Tensor gate_up = strided(2 * width), dout = strided(width);
+    write(gate_up, normal(rows * 2 * width, 2.0));
+    write(dout, normal(rows * width));
+    check_swiglu({.gate_up = gate_up,
+                  .dout = dout,
+                  .out = allow(strided(width)),
+                  .out_alone = allow(strided(width)),
+                  .dgate_up = allow(strided(2 * width)),
+                  .dgate_up_alone = allow(strided(2 * width))});
+  }
+}
+
+// ---- statistics of quantize
 TEST_P(Fp8Test, Statistics) {
   for (const auto& [rows, columns] :
        {std::pair<std::int64_t, std::int64_t>{144, 200}, {17, 13}, {256, 64}})
-    for (const bool one_scale : {false, true})
+    for (const auto& [one_scale, known] :
+         {std::pair<bool, bool>{false, false}, {true, false}, {false, true}})
       for (const bool by_row : {true, false}) {
-        SCOPED_TRACE(
-            fmt::format("{} x {} one scale {} by row {}", rows, columns, one_scale, by_row));
+        SCOPED_TRACE(fmt::format("{} x {} one scale {} known maxima {} by row {}", rows, columns,
+                                 one_scale, known, by_row));
         Values values = normal(rows * columns);
         for (std::size_t i = 0; i < values.size(); i += 7) values[i] *= 1e-4;
         for (std::size_t i = 0; i < values.size(); i += 11) values[i] = 0;
@@ -286,6 +478,7 @@ TEST_P(Fp8Test, Statistics) {
         const Values before = {0.5, 3, 5, 7};
         QuantizeOptions o{.one_scale = one_scale};
         o.power_of_two = false;
+        if (known) o.maxima = found_maxima(x);
         o.statistics = inout(before, DType::F32, {4});
         const std::vector<float> seen =
             by_row ? numbers : transposed(numbers, static_cast<std::size_t>(columns));

@@ -191,6 +191,7 @@ Backend::Peak CudaBackend::peak_flops(DType dtype) {
       options_.tf32 && dtype == DType::F32 ? "TF32" : std::string(to_string(dtype));
   if (const auto known = known_peak_flops(device_.name, dtype, options_.tf32))
     return {*known, fmt::format("data sheet of {}, dense {}", device_.name, unit)};
+  if (dtype == DType::F8) return {0, fmt::format("no known fp8 rate of {}", device_.name)};
   return {measure_flops(dtype), fmt::format("measured {} matmul", unit)};
 }
 

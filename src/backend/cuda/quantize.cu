@@ -6,6 +6,7 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/maxima.cuh"
 #include "backend/cuda/norm.cuh"
 #include "backend/fp8_scale.h"
 
@@ -13,75 +14,14 @@ namespace kintsugi::cuda {
 namespace {
 
 // ---- numbers
-template <class T>
-__device__ inline float as_float(T x) {
-  return static_cast<float>(up(x));
-}
-// Element k of a pack. It extracts from words of two bf16, which otherwise take a register each.
 template <class T, int N>
-__device__ inline float element(const Pack<T, N>& pack, int k) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
-    unsigned words[N / 2];
-    memcpy(words, &pack, sizeof(words));
-    return __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000u);
-  } else {
-    return as_float(pack.v[k]);
-  }
-}
-// The bits of |x| as a float. Their order is that of the magnitudes; a NaN is above infinity.
-template <class T>
-__device__ inline unsigned magnitude_bits(T x) {
-  return __float_as_uint(as_float(x)) & 0x7FFFFFFFu;
+__device__ inline float number(const Pack<T, N>& pack, int k) {
+  return static_cast<float>(element(pack, k));
 }
 // Two numbers in fp8, the first in the low byte.
 __device__ inline unsigned fp8_pair(float first, float second) {
   return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
 }
-
-// The magnitudes of N numbers, or the largest ones of N columns. One instruction compares a pair of
-// 16-bit floats.
-template <class T, int N>
-struct Magnitudes {
-  static constexpr bool kPairs = sizeof(T) == 2 && N % 2 == 0;
-  static constexpr int kWords = kPairs ? N / 2 : N;
-  unsigned words[kWords] = {};
-
-  Magnitudes() = default;
-  __device__ explicit Magnitudes(const Pack<T, N>& x) {
-    if constexpr (kPairs) memcpy(words, &x, sizeof(words));
-#pragma unroll
-    for (int i = 0; i < kWords; ++i)
-      words[i] = kPairs ? words[i] & 0x7FFF7FFFu : magnitude_bits(x.v[i]);
-  }
-  __device__ void include(const Magnitudes& other) {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = larger(words[i], other.words[i]);
-  }
-  __device__ unsigned at(int k) const {
-    if constexpr (kPairs) {
-      return widened(words[k / 2] >> (k % 2 * 16) & 0xFFFFu);
-    } else {
-      return words[k];
-    }
-  }
-  __device__ unsigned largest() const {
-    unsigned word = words[0];
-#pragma unroll
-    for (int i = 1; i < kWords; ++i) word = larger(word, words[i]);
-    return kPairs ? widened(max(word & 0xFFFFu, word >> 16)) : word;
-  }
-
- private:
-  __device__ static unsigned larger(unsigned a, unsigned b) {
-    return kPairs ? __vmaxu2(a, b) : max(a, b);
-  }
-  __device__ static unsigned widened(unsigned bits) {
-    T value = {};
-    const auto low = static_cast<unsigned short>(bits);
-    if constexpr (kPairs) memcpy(&value, &low, sizeof(low));
-    return magnitude_bits(value);
-  }
-};
 
 // Every thread receives the largest value of its block. `shared` has space for 32 values.
 __device__ inline unsigned block_max(unsigned x, unsigned* shared) {
@@ -134,61 +74,37 @@ struct Target {
   }
 };
 
-// ---- maxima: blocks (panels of 32 packs of columns, strips of rows), a warp for each row
-constexpr int kStripRows = 128, kStripWarps = 8, kRowsAtOnce = 4;
+// ---- maxima
+constexpr int kRowsAtOnce = 4;  // of a thread: loads before the first use
 
-struct Maxima {
+struct Found {
   unsigned *rows = nullptr, *columns = nullptr, *all = nullptr;  // nullptr: not wanted
 };
 
 template <class T, int N>
-__device__ void write_column_maxima(const Maxima& to, const Magnitudes<T, N>& columns, int width) {
-  __shared__ unsigned shared[kStripWarps][N][33];  // 33: fewer bank conflicts
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-#pragma unroll
-  for (int k = 0; k < N; ++k) shared[warp][k][lane] = columns.at(k);
-  __syncthreads();
-  const int i = static_cast<int>(threadIdx.x);
-  const int column = static_cast<int>(blockIdx.x) * 32 * N + i;
-  unsigned largest = 0;
-  if (i < 32 * N)
-#pragma unroll
-    for (int w = 0; w < kStripWarps; ++w) largest = max(largest, shared[w][i % N][i / N]);
-  if (to.columns != nullptr && i < 32 * N && column < width)
-    atomicMax(to.columns + column, largest);
-  if (to.all == nullptr) return;
-  largest = __reduce_max_sync(~0u, largest);
-  // Few warps find a larger maximum than those before them: most need no atomic.
-  if (lane == 0 && largest > __ldcg(to.all)) atomicMax(to.all, largest);
-}
-
-template <class T, int N>
-__global__ void __launch_bounds__(kStripWarps * 32) maxima_kernel(Maxima to, Source<T> from) {
-  static_assert(N <= kStripWarps && kStripRows % (kStripWarps * kRowsAtOnce) == 0);
+__global__ void __launch_bounds__(kStripThreads)
+    maxima_kernel(Found to, Source<T> from, int strip_rows) {
   allow_next();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int column = (static_cast<int>(blockIdx.x) * 32 + lane) * N;
-  const int first = static_cast<int>(blockIdx.y) * kStripRows;
+  const StripThread<N> first(strip_rows);
   Magnitudes<T, N> columns;
-  for (int i = warp; i < kStripRows; i += kStripWarps * kRowsAtOnce) {
+  for (int i = 0; i < strip_rows; i += kStripWarps * kRowsAtOnce) {
     Pack<T, N> in[kRowsAtOnce];
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
-      const int row = first + i + r * kStripWarps;
-      in[r] =
-          row < from.rows && column < from.columns ? load<N>(from.at(row, column)) : Pack<T, N>{};
+      const int row = first.row + i + r * kStripWarps;
+      in[r] = row < from.rows && first.column < from.columns ? load<N>(from.at(row, first.column))
+                                                             : Pack<T, N>{};
     }
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const Magnitudes<T, N> here(in[r]);
       columns.include(here);
-      if (to.rows == nullptr) continue;
-      const int row = first + i + r * kStripWarps;
-      const unsigned largest = __reduce_max_sync(~0u, here.largest());
-      if (lane == 0 && row < from.rows) atomicMax(to.rows + row, largest);
+      const int row = first.row + i + r * kStripWarps;
+      if (to.rows != nullptr && row < from.rows) write_row_maximum(to.rows + row, here.largest());
     }
   }
-  if (to.columns != nullptr || to.all != nullptr) write_column_maxima(to, columns, from.columns);
+  if (to.columns != nullptr || to.all != nullptr)
+    write_column_maxima(to.columns, to.all, columns, from.columns);
 }
 
 // ---- values, tile by tile: x is read once, and transposed in shared memory
@@ -210,7 +126,8 @@ struct TransposedTile {
   }
 };
 
-// Blocks (tiles of columns, tiles of rows). A thread has 4 rows of 8 columns.
+// Blocks (tiles of columns, tiles of rows from the last to the first: the last rows that the
+// previous kernel read or wrote are still in the L2 cache). A thread has 4 rows of 8 columns.
 template <class T, bool kRows, bool kColumns, bool kCounts>
 __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
     cast_tiles_kernel(Target rows, Target columns, unsigned* counts, Source<T> from) {
@@ -219,7 +136,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
   allow_next();
   wait_for_previous();
   const int thread = static_cast<int>(threadIdx.x), group = thread % 8, quad = thread / 8;
-  const int first_row = static_cast<int>(blockIdx.y) * kTileRows,
+  const int first_row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTileRows,
             first_column = static_cast<int>(blockIdx.x) * kTileColumns;
   const int row = first_row + quad * 4, column = first_column + group * kTilePack;
   Pack<T, kTilePack> in[4];
@@ -245,7 +162,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
       unsigned words[2] = {};
 #pragma unroll
       for (int k = 0; k < kTilePack; k += 2) {
-        const float a = element(in[r], k), b = element(in[r], k + 1);
+        const float a = number(in[r], k), b = number(in[r], k + 1);
         const unsigned pair = fp8_pair(a * inverse, b * inverse);
         words[k / 4] |= pair << (k % 4 * 8);
         if constexpr (kCounts) seen.add(a, pair), seen.add(b, pair >> 8);
@@ -262,7 +179,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
       unsigned word = 0;
 #pragma unroll
       for (int r = 0; r < 4; r += 2) {
-        const float a = element(in[r], k), b = element(in[r + 1], k);
+        const float a = number(in[r], k), b = number(in[r + 1], k);
         const unsigned pair = fp8_pair(a * inverse, b * inverse);
         word |= pair << (r * 8);
         if constexpr (kCounts && !kRows) seen.add(a, pair), seen.add(b, pair >> 8);
@@ -352,12 +269,12 @@ __global__ void __launch_bounds__(kRowThreads<kVecs>, 2)
     const Pack<T, N> in = x.at(j, i);
     Pack<std::uint8_t, N> out;
     if constexpr (N == 1) {
-      out.v[0] = static_cast<std::uint8_t>(fp8_pair(element(in, 0) * scale.inverse, 0.0f));
+      out.v[0] = static_cast<std::uint8_t>(fp8_pair(number(in, 0) * scale.inverse, 0.0f));
     } else {
 #pragma unroll
       for (int k = 0; k < N; k += 2) {
         const unsigned pair =
-            fp8_pair(element(in, k) * scale.inverse, element(in, k + 1) * scale.inverse);
+            fp8_pair(number(in, k) * scale.inverse, number(in, k + 1) * scale.inverse);
         out.v[k] = static_cast<std::uint8_t>(pair);
         out.v[k + 1] = static_cast<std::uint8_t>(pair >> 8);
       }
@@ -416,13 +333,12 @@ void cast_rows(const Context& context, const Target& to, const Tensor& x) {
 }
 
 template <class T>
-void find_maxima(const Context& context, const Maxima& to, const Tensor& x) {
+void launch_maxima(const Context& context, const Found& to, const Tensor& x) {
   const Source<T> from = source_of<T>(x);
   const auto launch = [&]<int N>() {
-    const dim3 blocks(static_cast<unsigned>(ceil_div(from.columns, 32 * N)),
-                      static_cast<unsigned>(ceil_div(from.rows, kStripRows)));
+    const StripGrid grid(context, from.rows, ceil_div(from.columns, N));
     // It follows a memset, which nothing overlaps.
-    maxima_kernel<T, N><<<blocks, kStripWarps * 32, 0, context.stream>>>(to, from);
+    maxima_kernel<T, N><<<grid.blocks, kStripThreads, 0, context.stream>>>(to, from, grid.rows);
     KINTSUGI_LAUNCHED();
   };
   if (rows_of<const T>(x).aligned() && from.columns % kVecSize<T> == 0)
@@ -460,37 +376,68 @@ void cast(const Context& context, const Target& rows, const Target& columns, uns
   }
 }
 
+// What the cast needs: the maxima, and counts for the statistics, which are 0.
+struct Known {
+  const unsigned *rows = nullptr, *columns = nullptr;
+  unsigned* counts = nullptr;
+};
+
+// Maxima that the caller has found.
+Known given(const Context& context, const QuantizeOptions& o) {
+  Known known{.rows = maxima_bits(o.maxima.rows), .columns = maxima_bits(o.maxima.columns)};
+  if (!o.statistics) return known;
+  known.counts = context.workspace.get<unsigned>(2, context.stream);
+  KINTSUGI_CUDA(cudaMemsetAsync(known.counts, 0, 2 * sizeof(unsigned), context.stream));
+  return known;
+}
+
+template <class T>
+Known found(const Context& context, const Quantized& rows, const Quantized& columns,
+            const Tensor& x, const QuantizeOptions& o) {
+  const auto m = static_cast<std::size_t>(x.extent(0)), n = static_cast<std::size_t>(x.extent(1));
+  // Scratch: two counts, one maximum of all, those of the rows, those of the columns.
+  const std::size_t scratch = 3 + m + n;
+  unsigned* counts = context.workspace.get<unsigned>(scratch, context.stream);
+  unsigned *all = counts + 2, *by_row = all + 1, *by_column = by_row + m;
+  KINTSUGI_CUDA(cudaMemsetAsync(counts, 0, scratch * sizeof(unsigned), context.stream));
+  Found to;
+  if (o.one_scale) to.all = all;
+  if (!o.one_scale && rows) to.rows = by_row;
+  if (!o.one_scale && columns) to.columns = by_column;
+  launch_maxima<T>(context, to, x);
+  return {.rows = o.one_scale ? all : by_row,
+          .columns = o.one_scale ? all : by_column,
+          .counts = counts};
+}
+
 }  // namespace
+
+void find_maxima(const Context& context, Maxima maxima, Tensor x) {
+  check_maxima(maxima, x);
+  clear_maxima(context, maxima);
+  if (x.elements() == 0) return;
+  visit_device_float(x.dtype(), [&]<class T>() {
+    launch_maxima<T>(context,
+                     {.rows = maxima_bits(maxima.rows), .columns = maxima_bits(maxima.columns)}, x);
+  });
+}
 
 void quantize(const Context& context, Quantized rows, Quantized columns, Tensor x,
               const QuantizeOptions& o) {
   check_quantize(rows, columns, x, o);
   if (x.elements() == 0) return;
-  const auto m = static_cast<std::size_t>(x.extent(0)), n = static_cast<std::size_t>(x.extent(1));
+  const bool known = o.maxima && !o.one_scale;
   visit_device_float(x.dtype(), [&]<class T>() {
-    if (!columns && !o.one_scale && !o.statistics)
+    if (!known && !columns && !o.one_scale && !o.statistics)
       return cast_rows<T>(context, target_of(rows, o, nullptr), x);
-    // Scratch: two counts, one maximum of all, those of the rows, those of the columns.
-    const std::size_t scratch = 3 + m + n;
-    unsigned* counts = context.workspace.get<unsigned>(scratch, context.stream);
-    unsigned *all = counts + 2, *by_row = all + 1, *by_column = by_row + m;
-    KINTSUGI_CUDA(cudaMemsetAsync(counts, 0, scratch * sizeof(unsigned), context.stream));
-    Maxima maxima;
-    if (o.one_scale) maxima.all = all;
-    if (!o.one_scale && rows) maxima.rows = by_row;
-    if (!o.one_scale && columns) maxima.columns = by_column;
-    find_maxima<T>(context, maxima, x);
-    const unsigned *row_maxima = o.one_scale ? all : by_row,
-                   *column_maxima = o.one_scale ? all : by_column;
-    cast<T>(context, target_of(rows, o, row_maxima), target_of(columns, o, column_maxima),
-            o.statistics ? counts : nullptr, x);
+    const Known maxima = known ? given(context, o) : found<T>(context, rows, columns, x, o);
+    cast<T>(context, target_of(rows, o, maxima.rows), target_of(columns, o, maxima.columns),
+            o.statistics ? maxima.counts : nullptr, x);
     if (!o.statistics) return;
-    statistics_kernel<<<1, 1024, 0, context.stream>>>(data_of<float>(o.statistics),
-                                                      rows ? row_maxima : column_maxima,
-                                                      static_cast<int>(o.one_scale ? 1
-                                                                       : rows      ? m
-                                                                                   : n),
-                                                      counts, static_cast<float>(m * n));
+    const std::int64_t count = o.one_scale ? 1 : x.extent(rows ? 0 : 1);
+    statistics_kernel<<<1, 1024, 0, context.stream>>>(
+        data_of<float>(o.statistics), rows ? maxima.rows : maxima.columns, static_cast<int>(count),
+        maxima.counts, static_cast<float>(x.elements()));
     KINTSUGI_LAUNCHED();
   });
 }
