@@ -56,12 +56,19 @@ void add_fp8(ModelSpec& model, const Fp8Config& fp8) {
         });
 }
 
+std::vector<std::string> fp8_sites(const LayerSpec& layer) {
+  std::vector<std::string> names;
+  for_each_site(layer, [&](const LinearSpec& linear, std::string_view site) {
+    if (linear.fp8) names.emplace_back(site);
+  });
+  return names;
+}
+
 std::vector<std::string> fp8_sites(const ModelSpec& model) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < model.layers.size(); ++i)
-    for_each_site(model.layers[i], [&](const LinearSpec& linear, std::string_view site) {
-      if (linear.fp8) names.push_back(fmt::format("layers.{}.{}", i, site));
-    });
+    for (const std::string& site : fp8_sites(model.layers[i]))
+      names.push_back(fmt::format("layers.{}.{}", i, site));
   return names;
 }
 

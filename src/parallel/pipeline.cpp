@@ -8,6 +8,7 @@
 #include "backend/phase.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "model/fp8.h"
 
 namespace kintsugi {
 namespace {
@@ -197,8 +198,28 @@ std::vector<int> layers_of(const std::vector<StageLayers>& ranges) {
 
 }  // namespace
 
-bool save_same_tensors(const StageOptions& options, const std::vector<StageLayers>& ranges) {
+namespace {
+
+bool same_layers_in_fp8(const ModelSpec& model, const std::vector<StageLayers>& ranges) {
+  if (model.layers.empty()) return true;
+  const auto layer = [&](int number) -> const LayerSpec& {
+    return model.layers[static_cast<std::size_t>(number)];
+  };
+  const StageLayers& first = ranges.front();
+  for (const StageLayers& range : ranges)
+    for (int i = 0;
+         range.first_layer + i < range.last_layer && first.first_layer + i < first.last_layer; ++i)
+      if (fp8_sites(layer(range.first_layer + i)) != fp8_sites(layer(first.first_layer + i)))
+        return false;
+  return true;
+}
+
+}  // namespace
+
+bool save_same_tensors(const ModelSpec& model, const StageOptions& options,
+                       const std::vector<StageLayers>& ranges) {
   if (options.offload_inputs) return false;  // chunks offload different blocks
+  if (!same_layers_in_fp8(model, ranges)) return false;
   return options.recompute == Recompute::None ||
          std::all_of(ranges.begin(), ranges.end(), [&](const StageLayers& range) {
            return range.first_layer % options.recompute_every ==
@@ -231,7 +252,7 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
   const Shape size{scratch.size().rows(), scratch.model().hidden_size};
   PipelineSchedule schedule = make_pipeline_schedule(shape);
   planned_ = slots_of(schedule, group.rank(), layers_of(ranges),
-                      save_same_tensors(scratch.options(), ranges));
+                      save_same_tensors(scratch.model(), scratch.options(), ranges));
   slots_ = planned_;
   actions_ = std::move(schedule.ranks[static_cast<std::size_t>(group.rank())]);
   std::vector<StageLayers> stashes;

@@ -24,8 +24,10 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
                    bool alike);
 // For a schedule with fewer micro-batches than that of `planned`, whose buffers it uses.
 RankSlots slots_within(const RankSlots& planned, const PipelineSchedule& schedule, int rank);
-// Whether the n-th layers of all chunks of a rank save the same tensors.
-bool save_same_tensors(const StageOptions& options, const std::vector<StageLayers>& ranges);
+// Whether the n-th layers of all chunks of a rank save the same tensors. A model without layers:
+// none of its matmuls are in fp8.
+bool save_same_tensors(const ModelSpec& model, const StageOptions& options,
+                       const std::vector<StageLayers>& ranges);
 
 // Tracks which of two buffers holds the output of which forward. Forwards write them in turn, and a
 // schedule may run another forward before it sends an output.

@@ -289,7 +289,7 @@ TEST(StepMetrics, TheTableIsConsistent) {
       EXPECT_FALSE(metric.json.empty());
     }
     if (name.empty()) continue;
-    EXPECT_THAT(name, MatchesRegex("kintsugi_[a-z_]+"));
+    EXPECT_THAT(name, MatchesRegex("kintsugi_[a-z0-9_]+"));
     EXPECT_TRUE(samples.insert(name + label + value).second) << name;
     EXPECT_EQ(help.emplace(name, metric.help).first->second, metric.help) << name;
     if (name != last) {

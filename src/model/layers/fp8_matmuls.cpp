@@ -39,22 +39,20 @@ void Fp8Matmuls::declare(Declaration& d, int weight, Shape shape, bool in_out, b
   d.use_fp8(weight);
   weight_gradient_ = spec_->wgrad && d.is_trained(weight);
   // If rows are split over ranks, x is all-gathered again in the backward, in half of the memory.
-  keeps_input_ = weight_gradient_ && !reads_x && !d.ranks().splits_rows();
+  keeps_input_ = spec_->wgrad && !reads_x && !d.ranks().splits_rows();
   x_rows_ = d.workspace(quantized_spec("fp8 inputs", inputs_, false));
   TensorSpec gradient = quantized_spec("fp8 gradients", outputs_, false);
   gradient.training = true;
   dy_rows_ = d.workspace(gradient);
+  TensorSpec inputs = quantized_spec("fp8 inputs, transposed", inputs_, true);
+  // Also if it is frozen: layers whose saved tensors are the same can share memory.
+  if (keeps_input_) kept_x_columns_ = d.saved(inputs);
   if (!weight_gradient_) return;
   TensorSpec columns = quantized_spec("fp8 gradients, transposed", outputs_, true);
-  columns.training = columns.read_by_weights = true;
+  columns.training = columns.read_by_weights = inputs.training = true;
   columns.one_at_a_time = false;
   dy_columns_ = d.workspace(columns);
-  TensorSpec inputs = quantized_spec("fp8 inputs, transposed", inputs_, true);
-  inputs.training = !keeps_input_;
-  if (keeps_input_)
-    kept_x_columns_ = d.saved(inputs);
-  else
-    x_columns_ = d.workspace(inputs);
+  if (!keeps_input_) x_columns_ = d.workspace(inputs);
 }
 
 void Fp8Matmuls::take_input_maxima(Declaration& d) {

@@ -57,7 +57,8 @@ class Fp8Matmuls {
   Quantized weight_for_forward(const LayerRun& run) const;
   Quantized weight_for_backward(const LayerRun& run) const;
   bool keeps(const LayerRun& run) const {
-    return keeps_input_ && run.recompute == Recompute::None && !run.batch.scored_only;
+    return keeps_input_ && weight_gradient_ && run.recompute == Recompute::None &&
+           !run.batch.scored_only;
   }
 
   std::optional<Fp8Spec> spec_;

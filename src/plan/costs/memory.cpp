@@ -37,6 +37,7 @@ RegionBytes stashes_memory(const PlanJob& job, const Layout& layout, const Micro
       chunks.begin(), chunks.end(),
       [](const StageLayers& a, const StageLayers& b) { return layers_of(a) < layers_of(b); });
   const bool alike = save_same_tensors(
+      job.model.fp8.on() ? model_spec(job.model) : ModelSpec(),
       {.recompute = layout.recompute, .recompute_every = layout.recompute_every}, chunks);
   if (alike && held.shared_stashes * layers_of(*largest) < own)
     return held.shared_stashes * stash_memory(job, layout, trace, *largest);
