@@ -101,6 +101,43 @@ TEST_F(CudaTrainingTest, GraphsAndRecomputeChangeNoBit) {
     }
 }
 
+// The CPU backend quantizes as the GPU does; sums differ.
+TEST_F(CudaTrainingTest, Fp8FollowsTheCpuBackend) {
+  const auto cuda = make_cuda_backend();
+  if (const std::string why = cuda->why_no_fp8(false); !why.empty()) GTEST_SKIP() << why;
+  const auto cpu = make_cpu_backend();
+  for (const char* recipe : {"rowwise", "tensorwise"}) {
+    const std::string settings = fmt::format(
+        "steps: 40, eval_every: 0, checkpoint_every: 0, precision: bf16, fp8: {{recipe: {}, "
+        "statistics_every: 10}}",
+        recipe);
+    const auto expected = losses_of(train(*cpu, fmt::format("cpu-{}", recipe), settings));
+    const auto losses = losses_of(train(*cuda, fmt::format("cuda-{}", recipe), settings));
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(losses[i], expected[i], 0.1) << recipe << " step " << i + 1;
+  }
+}
+
+TEST_F(CudaTrainingTest, GraphsAndRecomputeChangeNoBitInFp8) {
+  if (const std::string why = make_cuda_backend()->why_no_fp8(false); !why.empty())
+    GTEST_SKIP() << why;
+  std::string first;
+  for (const char* recompute : {"none", "selective", "full"})
+    for (const bool graphs : {false, true})
+      for (const bool keep : {true, false}) {
+        const auto cuda = make_cuda_backend({.deterministic = true, .graphs = graphs});
+        const fs::path run = train(
+            *cuda, fmt::format("fp8-{}-{}-{}", recompute, graphs, keep),
+            fmt::format("steps: 10, eval_every: 0, checkpoint_every: 0, precision: bf16, fp8: "
+                        "{{recipe: rowwise, keep_weights: {}}}",
+                        keep),
+            fmt::format("layout: {{recompute: {}}}\n", recompute));
+        const std::string weights = read_text_file(run / "checkpoints/latest/model.safetensors");
+        if (first.empty()) first = weights;
+        EXPECT_TRUE(weights == first) << recompute << " graphs " << graphs << " keep " << keep;
+      }
+}
+
 TEST_F(CudaTrainingTest, OffloadChangesNoBitWhereTheDeviceUpdates) {
   const std::string settings = "steps: 10, eval_every: 4, checkpoint_every: 5, precision: ";
   for (const char* precision : {"fp32", "bf16", "fp64"}) {
