@@ -607,6 +607,9 @@ class Fp8MatmulTest : public Fp8Test {
       if (in_place) write(c, residual);
       options.residual = in_place ? c : in(residual, type(), {p.m, p.n});
       add(x, residual);
+      // cuBLASLt may round the sum before it adds c to it.
+      if (in_place && type() != accumulator() && GetParam().backend.name != "cpu")
+        x.bound.rounds += unit_roundoff(type()) / unit_roundoff(accumulator());
     }
     backend().matmul_fp8(c, x.a.tensor, x.b.tensor, options);
     expect_close("c", read(c), x.expected, type(), x.bound);
