@@ -32,14 +32,13 @@ void check_quantize(const Quantized& rows, const Quantized& columns, const Tenso
 
 void check_matmul_fp8(const Tensor& c, const Quantized& a, const Quantized& b,
                       const MatmulOptions& o) {
-  constexpr std::int64_t kMultiple = 16;
   KINTSUGI_CHECK(c.rank() == 2, "matmul_fp8 into {}", to_string(c.shape()));
   check(a, c.extent(0), a.columns());
   check(b, c.extent(1), a.columns());
-  KINTSUGI_CHECK(
-      c.extent(0) % kMultiple == 0 && c.extent(1) % kMultiple == 0 && a.columns() % kMultiple == 0,
-      "matmul_fp8 {} x {} x {}: not multiples of {}", c.extent(0), c.extent(1), a.columns(),
-      kMultiple);
+  KINTSUGI_CHECK(c.extent(0) % kFp8Multiple == 0 && c.extent(1) % kFp8Multiple == 0 &&
+                     a.columns() % kFp8Multiple == 0,
+                 "matmul_fp8 {} x {} x {}: not multiples of {}", c.extent(0), c.extent(1),
+                 a.columns(), kFp8Multiple);
   KINTSUGI_CHECK((a.scales.elements() == 1) == (b.scales.elements() == 1),
                  "matmul_fp8: one operand has a scale per row, the other one scale");
   KINTSUGI_CHECK(

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "core/error.h"
+
 namespace kintsugi {
 
 // Calls f(tensor, key) for each tensor. With `sharing`, one_at_a_time tensors of a label have one
@@ -28,7 +30,10 @@ Shape SharedMemory::shape_of(const TensorSpec& spec) const {
 }
 
 Tensor SharedMemory::view(const Tensor& memory, const TensorSpec& spec) const {
-  return memory ? Tensor(memory.data(), memory.dtype(), shape_of(spec)) : memory;
+  if (!memory) return memory;
+  KINTSUGI_CHECK(shape_of(spec).elements() <= memory.elements(), "{}: {} in memory for {}",
+                 spec.label, to_string(shape_of(spec)), to_string(memory.shape()));
+  return Tensor(memory.data(), memory.dtype(), shape_of(spec));
 }
 
 SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks, DType dtype,

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "model/parameter_set.h"
 
 namespace kintsugi {
 namespace {
@@ -16,7 +17,7 @@ constexpr std::array<std::string_view, 7> kSites = {
     "head",          "attention.qkv", "attention.out", "retention.in",
     "retention.out", "mlp.up",        "mlp.down"};
 
-// Calls f(linear, site, along outputs) for the matmuls of a layer.
+// Calls f(linear, site) for the matmuls of a layer.
 template <class Layer, class F>
 void for_each_site(Layer& layer, const F& f) {
   for (auto& branch : layer.branches) {
@@ -89,32 +90,31 @@ void check_fp8(const ModelConfig& config) {
                config.layers);
 }
 
-std::string fp8_summary(const ModelConfig& config, int tensor) {
+Fp8Use fp8_use(const ModelConfig& config, int tensor) {
   const ModelSpec model = model_spec(config);
-  std::set<std::string> in_fp8, others;
-  const auto aligned = [&](const LinearSpec& linear, std::string_view site) {
-    std::int64_t outputs = 0, inputs = linear.inputs;
-    for (const std::int64_t one : linear.outputs) outputs += one;
-    (site.ends_with(".out") || site.ends_with(".down") ? inputs : outputs) /= tensor;
-    return outputs % kFp8Multiple == 0 && inputs % kFp8Multiple == 0;
-  };
+  ModelShard shard = whole_model(config);
+  shard.tp = tensor;
+  const ParameterSet set(config, shard);
+  std::set<std::string> in_fp8, unaligned;
   for (const LayerSpec& layer : model.layers)
     for_each_site(layer, [&](const LinearSpec& linear, std::string_view site) {
       if (!linear.fp8) return;
-      if (aligned(linear, site))
-        in_fp8.emplace(site);
-      else
-        others.emplace(site);
+      const bool aligned = set[set.index(linear.weights.front())].fp8;
+      (aligned ? in_fp8 : unaligned).emplace(site);
     });
-  const std::int64_t layers =
-      config.layers - config.fp8.bf16_layers.first - config.fp8.bf16_layers.last;
+  return {{in_fp8.begin(), in_fp8.end()}, {unaligned.begin(), unaligned.end()}};
+}
+
+std::string fp8_summary(const ModelConfig& config, int tensor) {
+  const Fp8Use use = fp8_use(config, tensor);
   return fmt::format("fp8, {} scales: {} of {} layers{}",
                      config.fp8.recipe == Fp8Recipe::Rowwise ? "per-row" : "per-tensor",
-                     in_fp8.empty() ? "nothing" : fmt::format("{}", fmt::join(in_fp8, ", ")),
-                     layers,
-                     others.empty() ? ""
-                                    : fmt::format("; not {}: a size is no multiple of {}",
-                                                  fmt::join(others, ", "), kFp8Multiple));
+                     fmt::join(use.sites, ", "),
+                     config.layers - config.fp8.bf16_layers.first - config.fp8.bf16_layers.last,
+                     use.unaligned.empty()
+                         ? ""
+                         : fmt::format("; not {}: a size is no multiple of {}",
+                                       fmt::join(use.unaligned, ", "), kFp8Multiple));
 }
 
 }  // namespace kintsugi

@@ -46,7 +46,6 @@ struct Fp8Spec {
   bool fast_forward = true, fast_backward = false;  // accumulation
   int site = 0;  // number of the matmul in the model, for statistics
 };
-inline constexpr std::int64_t kFp8Multiple = 16;  // of the sizes of an fp8 matmul
 
 // y = x W^T + b. Several matrices with the same input are computed as one matmul.
 struct LinearSpec {

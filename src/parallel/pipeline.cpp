@@ -205,11 +205,13 @@ bool same_layers_in_fp8(const ModelSpec& model, const std::vector<StageLayers>& 
   const auto layer = [&](int number) -> const LayerSpec& {
     return model.layers[static_cast<std::size_t>(number)];
   };
-  const StageLayers& first = ranges.front();
+  const auto size = [](const StageLayers& range) { return range.last_layer - range.first_layer; };
+  const StageLayers& longest =
+      *std::max_element(ranges.begin(), ranges.end(),
+                        [&](const auto& a, const auto& b) { return size(a) < size(b); });
   for (const StageLayers& range : ranges)
-    for (int i = 0;
-         range.first_layer + i < range.last_layer && first.first_layer + i < first.last_layer; ++i)
-      if (fp8_sites(layer(range.first_layer + i)) != fp8_sites(layer(first.first_layer + i)))
+    for (int i = 0; i < size(range); ++i)
+      if (fp8_sites(layer(range.first_layer + i)) != fp8_sites(layer(longest.first_layer + i)))
         return false;
   return true;
 }

@@ -4,6 +4,8 @@
 
 namespace kintsugi {
 
+inline constexpr std::int64_t kFp8Multiple = 16;  // of the sizes of an fp8 matmul
+
 // A matrix (rows, columns) in fp8 with a scale for each row, or one for all: element (i, j) is
 // values(i, j) * scales(i). Owns no memory, as Tensor.
 struct Quantized {

@@ -1,5 +1,7 @@
 #include "train/reference.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -105,7 +107,11 @@ std::string weights_fingerprint(Communicator& host, const fs::path& model,
   ModelConfig shape = config;  // what is trained does not change the reference
   shape.lora = {};
   shape.freeze = {};
-  const std::string text = write_hf_config(shape, precision);
+  std::string text = write_hf_config(shape, precision);
+  if (const Fp8Config& fp8 = config.fp8; fp8.on())
+    text += fmt::format("fp8 {} {} {} {} {} {}", static_cast<int>(fp8.recipe),
+                        fmt::join(fp8.filter, ","), static_cast<int>(fp8.fast_accumulation),
+                        fp8.power_of_two_scales, fp8.bf16_layers.first, fp8.bf16_layers.last);
   return hex64(
       hash64(text.data(), text.size(), hash64(halves.data(), halves.size() * sizeof(halves[0]))));
 }

@@ -24,7 +24,7 @@ struct StepRecord {
   std::optional<double> reward_chosen = {}, reward_rejected = {}, reward_margin = {},
                         reward_accuracy = {};
   // Only with train.fp8, now and then: the largest magnitude that was quantized, and the largest
-  // shares of a matmul's operand that became 0, or the largest number of fp8.
+  // fractions of a matmul's operand that became 0, or the largest number of fp8.
   std::optional<double> fp8_amax = {}, fp8_underflow = {}, fp8_saturated = {};
   double gradient_norm = 0;
   std::string skipped = {};  // why the update was not applied: "not finite" or "outlier"

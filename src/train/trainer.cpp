@@ -68,11 +68,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
           "objective dpo improves a trained model, which is also its reference: set model.init");
     if (config_.model.lora.on() && !config_.run.from) base_of_run(config_, "");
   }
-  if (config_.model.fp8.on())
-    if (const std::string why =
-            backend_.why_no_fp8(config_.model.fp8.recipe == Fp8Recipe::Tensorwise);
-        !why.empty())
-      user_error("train.fp8: {}", why);
+  if (config_.model.fp8.on()) check_fp8_device();
   check_memory(backend_, config_, *groups_);
   snapshot_plan_ = plan_snapshot(backend_, config_, *groups_);
   startup_.mark("plan memory");

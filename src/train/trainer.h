@@ -244,10 +244,12 @@ class Trainer {
   void evaluate_tasks();
   void report_tasks() const;
   // The texts of train.samples, in trainer_samples.cpp. All ranks decide alike.
-  bool fp8_statistics_are_due(std::int64_t step) const;
-  void record_fp8_statistics();
   bool samples_are_due() const;
   void generate_samples();
+  // What fp8 matmuls lose, in trainer_fp8.cpp. All ranks decide alike.
+  void check_fp8_device() const;
+  bool fp8_statistics_are_due(std::int64_t step) const;
+  void record_fp8_statistics();
   // layout.json; all ranks call it.
   void write_layout();
   // Copies in memory, in trainer_memory.cpp.

@@ -1,8 +1,9 @@
-// What fp8 matmuls lose: counts per matmul, now and then (train.fp8.statistics_every).
+// fp8 matmuls: whether they can run, and what they lose (train.fp8.statistics_every).
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "model/fp8.h"
 #include "train/trainer.h"
@@ -17,6 +18,18 @@ constexpr std::size_t kNumbers = 4;  // QuantizeOptions::statistics
 constexpr double kTooMuchLost = 0.01;
 
 }  // namespace
+
+void Trainer::check_fp8_device() const {
+  const Fp8Config& fp8 = config_.model.fp8;
+  const std::string why = backend_.why_no_fp8(fp8.recipe == Fp8Recipe::Tensorwise);
+  if (!why.empty()) user_error("train.fp8: {}", why);
+  if (fp8_use(config_.model, config_.layout.tp).sites.empty())
+    user_error(
+        "train.fp8: no matmul of this model has sizes that are multiples of {} on {} tensor "
+        "rank{}: "
+        "remove train.fp8",
+        kFp8Multiple, config_.layout.tp, config_.layout.tp == 1 ? "" : "s");
+}
 
 bool Trainer::fp8_statistics_are_due(std::int64_t step) const {
   const Fp8Config& fp8 = config_.model.fp8;

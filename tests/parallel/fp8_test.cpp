@@ -178,15 +178,54 @@ TEST(Fp8Training, UnalignedMatmulsAreNotInFp8) {
   expect_equal(in_8, trained({}, training, 2), "no matmul is in fp8");
 }
 
-// Weights that are not finite make the gradient norm not finite: the step is skipped.
+// One weight of an fp8 matmul that is not finite makes the gradient norm not finite: the step is
+// skipped.
 TEST(Fp8Training, NanReachesTheGradientNorm) {
-  Training training = in_fp8("llama-gqa");
-  training.lr = 1e38;
-  training.precision = DType::F32;
+  const Training training = in_fp8("llama-gqa");
   on_ranks({}, training, [](const Member& member) {
     EXPECT_TRUE(std::isfinite(member.step(1).gradient_norm));
+    const ParameterSet& set = member.engine.parameters();
+    const Tensor down =
+        member.engine.sharding().store().weight(set.index("model.layers.1.mlp.down_proj.weight"));
+    down.as<double>()[5] = INFINITY;
     EXPECT_FALSE(std::isfinite(member.step(2).gradient_norm));
   });
+}
+
+// Freezing some matrices of each layer changes no memory that the others use.
+TEST(Fp8Training, FrozenMatrices) {
+  Training training = in_fp8("llama-gqa");
+  training.model.freeze = {"*.self_attn.*"};
+  const Outcome alone = trained({.dp = 2}, training, 3);
+  expect_equal(trained({.dp = 2, .zero = 1}, training, 3), alone, "ZeRO 1");
+  training.recompute = Recompute::Full;
+  expect_equal(trained({.dp = 2}, training, 3), alone, "recomputed");
+  training.recompute = Recompute::None;
+  training.model.freeze = {};
+  EXPECT_NE(trained({.dp = 2}, training, 3).weights, alone.weights);
+}
+
+// Layers whose activations differ by a factor of a thousand: the scales of a layer are its own.
+TEST(Fp8Training, LayersOfDifferentSizes) {
+  const auto run = [](const RankLayout& layout, Recompute recompute) {
+    Training training = in_fp8("llama-untied");
+    training.recompute = recompute;
+    Outcome outcome;
+    on_ranks(layout, training, [&](const Member& member) {
+      const ParameterSet& set = member.engine.parameters();
+      const Tensor up =
+          member.engine.sharding().store().weight(set.index("model.layers.0.mlp.up_proj.weight"));
+      for (std::int64_t i = 0; i < up.elements(); ++i) up.as<double>()[i] *= 1000;
+      Outcome own;
+      train(member, 1, 2, own);
+      if (member.world.rank() == 0) outcome = own;
+    });
+    return outcome;
+  };
+  const RankLayout split{.tp = 2, .sequence_parallel = true};
+  const Outcome expected = run({.tp = 2}, Recompute::None);
+  expect_same(run(split, Recompute::None), expected, "sequence parallel");
+  expect_same(run(split, Recompute::Selective), expected, "sequence parallel, recomputed");
 }
 
 }  // namespace

@@ -43,7 +43,6 @@ TEST(Fp8Run, CountsWhatIsLost) {
   for (const char* operand : {"input", "gradient", "weight"}) {
     const auto& counts = lines[1]["layers.1.mlp.down"][operand];
     EXPECT_GT(counts["amax"], 0) << operand;
-    EXPECT_GE(counts["underflow"], 0) << operand;
     EXPECT_LT(counts["underflow"], 0.2) << operand;
     EXPECT_LT(counts["saturated"], 0.2) << operand;
   }
@@ -59,11 +58,13 @@ TEST(Fp8Run, RefusesWhatItCannotDo) {
     EXPECT_NE(error.find(about), std::string::npos) << error;
   };
   complains({"train.fp8.wgrad=false"}, "train.fp8.recipe is none");
-  complains({"train.fp8.recipe=rowwise", "train.precision=fp16"}, "train.fp8 needs bf16");
+  for (const char* precision : {"fp16", "fp64"})
+    complains({"train.fp8.recipe=rowwise", std::string("train.precision=") + precision},
+              "train.fp8 needs bf16");
   complains({"train.fp8.recipe=rowwise", "data.sequence_length=100"},
-            "data.sequence_length is 100, but train.fp8 needs a multiple of 16 tokens");
+            "data.sequence_length is 100, but train.fp8 needs a multiple of 16: use 112");
   complains({"train.fp8.recipe=rowwise", "data.sequence_length=48", "layout.cp=2"},
-            "needs a multiple of 32 tokens");
+            "needs a multiple of 32 (16 tokens on each of 2 context ranks): use 64");
   complains({"train.fp8.recipe=rowwise", "train.fp8.filter=[head, mlp.donw]"},
             "did you mean 'mlp.down'?");
   complains({"train.fp8.recipe=rowwise", "train.fp8.filter=[mlp.down]"}, "must include head");

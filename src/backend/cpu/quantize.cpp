@@ -60,11 +60,15 @@ f8 to_fp8(float value, float inverse) {
   return f8(std::isnan(product) ? std::numeric_limits<float>::quiet_NaN() : product);
 }
 
-void count(float* statistics, float before, f8 after) {
-  const float now = static_cast<float>(after);
-  if (before != 0 && now == 0) statistics[1] += 1;
-  if (std::abs(now) == f8::kLargest) statistics[2] += 1;
-}
+// What the values became, for QuantizeOptions::statistics.
+struct LostCounts {
+  std::int64_t zero = 0, largest = 0;
+  void add(float before, f8 after) {
+    const float now = static_cast<float>(after);
+    zero += before != 0 && now == 0 ? 1 : 0;
+    largest += std::abs(now) == f8::kLargest ? 1 : 0;
+  }
+};
 
 constexpr std::int64_t kBlockRows = 256, kBlockColumns = 256, kBlockDepth = 512;
 
@@ -138,11 +142,7 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
                by_column = scales_of(maxima.columns, options.power_of_two);
     if (rows) write_scales(rows, by_row);
     if (columns) write_scales(columns, by_column);
-    float* statistics = options.statistics ? options.statistics.as<float>() : nullptr;
-    if (statistics != nullptr) {
-      statistics[0] = std::max(statistics[0], std::bit_cast<float>(maxima.all()));
-      statistics[3] += static_cast<float>(x.elements());
-    }
+    LostCounts lost;
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
         const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);
@@ -150,8 +150,14 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
                  in_column = to_fp8(value, by_column[static_cast<std::size_t>(j)].inverse);
         if (rows) rows.values.as<f8>()[i * n + j] = in_row;
         if (columns) columns.values.as<f8>()[j * m + i] = in_column;
-        if (statistics != nullptr) count(statistics, value, rows ? in_row : in_column);
+        lost.add(value, rows ? in_row : in_column);
       }
+    if (!options.statistics) return;
+    float* statistics = options.statistics.as<float>();
+    statistics[0] = std::max(statistics[0], std::bit_cast<float>(maxima.all()));
+    statistics[1] += static_cast<float>(lost.zero);
+    statistics[2] += static_cast<float>(lost.largest);
+    statistics[3] += static_cast<float>(x.elements());
   });
 }
 

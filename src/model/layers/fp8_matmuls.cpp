@@ -44,10 +44,10 @@ void Fp8Matmuls::declare(Declaration& d, int weight, Shape shape, bool in_out, b
   TensorSpec gradient = quantized_spec("fp8 gradients", outputs_, false);
   gradient.training = true;
   dy_rows_ = d.workspace(gradient);
+  // The memory does not depend on what is trained, so that all layers declare the same.
+  if (!spec_->wgrad) return;
   TensorSpec inputs = quantized_spec("fp8 inputs, transposed", inputs_, true);
-  // Also if it is frozen: layers whose saved tensors are the same can share memory.
   if (keeps_input_) kept_x_columns_ = d.saved(inputs);
-  if (!weight_gradient_) return;
   TensorSpec columns = quantized_spec("fp8 gradients, transposed", outputs_, true);
   columns.training = columns.read_by_weights = inputs.training = true;
   columns.one_at_a_time = false;
@@ -93,8 +93,9 @@ Quantized Fp8Matmuls::transposed_input(const LayerRun& run) const {
   return view(keeps_input_ ? run[kept_x_columns_] : run[x_columns_], inputs_, run.size.tokens());
 }
 
-// W is quantized once per step, in the forward of the first micro-batch, if the store has memory
-// for each matrix. Otherwise its maxima are found then, and it is quantized at every use.
+// W is quantized once per step, in the forward of the first micro-batch (and again if that is
+// recomputed), and in every forward of an evaluation, if the store has memory for each matrix.
+// Otherwise its maxima are found then, and it is quantized at every use.
 Quantized Fp8Matmuls::weight_for_forward(const LayerRun& run) const {
   const QuantizedWeight w = run.store().quantized(weight_, shape_, spec_->one_scale);
   const Tensor weight = run.store().weight(weight_, shape_);
@@ -140,7 +141,10 @@ void Fp8Matmuls::backward_input(const LayerRun& run, Tensor dx, Tensor dy,
 void Fp8Matmuls::backward_weight(const LayerRun& run, Tensor gradient, Tensor x) const {
   KINTSUGI_CHECK(run.size.tokens() % kFp8Multiple == 0, "{} tokens in fp8", run.size.tokens());
   const Quantized inputs = transposed_input(run), gradients = transposed_gradient(run);
-  if (!keeps(run)) run.backend().quantize({}, inputs, x, options(input_maxima(run)));
+  // The maxima are those of the last x that was written: of this one only if it was recomputed.
+  if (!keeps(run))
+    run.backend().quantize(
+        {}, inputs, x, options(run.recompute == Recompute::None ? Maxima() : input_maxima(run)));
   run.backend().matmul_fp8(
       gradient, in_out_ ? inputs : gradients, in_out_ ? gradients : inputs,
       {.accumulate = run.accumulates(), .fast_accumulation = spec_->fast_backward});

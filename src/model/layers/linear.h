@@ -42,7 +42,7 @@ class Linear {
   MatmulOptions forward_options(const LayerRun& run, bool with_bias = true) const;
   // Generation and scoring of sequences of any length fall back to the run's precision.
   bool in_fp8(const LayerRun& run) const {
-    return fp8_.on() && run.batch.cached == nullptr && run.size.tokens() % kFp8Multiple == 0;
+    return fp8_.on() && run.batch.cached == nullptr && run.size.length % kFp8Multiple == 0;
   }
   // GELU is part of the matmul.
   bool fuses_gelu() const { return !adapters_.any() && !fp8_.on(); }

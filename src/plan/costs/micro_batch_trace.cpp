@@ -108,7 +108,7 @@ class Tracer {
     traced.boundary = static_cast<std::int64_t>(stream.bytes());
     traced.kept = added(arena, [&] {
       scratch.shared().allocate_kept(
-          arena, scratch.declaration(0),
+          arena, scratch.declaration(static_cast<int>(model_.layers) - 1),  // in fp8, if some are
           static_cast<int>(scratch.model().layers.front().branches.size()),
           scratch.model().hidden_size);
     });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/units.h"
+#include "model/fp8.h"
 
 namespace kintsugi {
 namespace {
@@ -112,9 +113,9 @@ std::string why_not(const PlanJob& job, const SearchLimits& l) {
   if (why.empty()) why = why_not_together(l);
   if (why.empty() && l.micro > 0 && job.batch % l.micro != 0)
     why = fmt::format("--micro {} does not divide a batch of {} sequences", l.micro, job.batch);
-  const std::int64_t tokens = std::max<std::int64_t>(1, l.micro) * (job.length / std::max(1, l.cp));
-  if (why.empty() && job.model.fp8.on() && tokens % 16 != 0)
-    why = fmt::format("fp8 matmuls need a multiple of 16 tokens per micro-batch, not {}", tokens);
+  if (why.empty() && job.model.fp8.on() && !fits_fp8(job.length, std::max(1, l.cp)))
+    why = fmt::format("fp8 matmuls need sequences of a multiple of {} tokens, not {}",
+                      kFp8Multiple * std::max(1, l.cp), job.length);
   return why;
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "model/fp8.h"
 #include "plan/costs/footprint.h"
 
 namespace kintsugi {
@@ -64,11 +65,6 @@ std::vector<std::int64_t> micro_batches(const SearchLimits& limits, std::int64_t
   return all;
 }
 
-// fp8 matmuls need a multiple of 16 tokens.
-bool can_quantize(const PlanJob& job, int cp, std::int64_t micro) {
-  return !job.model.fp8.on() || micro * (job.length / cp) % 16 == 0;
-}
-
 struct Pipelining {
   PipelineKind kind = PipelineKind::OneForwardOneBackward;
   int chunks = 1;
@@ -119,7 +115,7 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
         if (!allowed(limits.pp, pp) || pp > job.model.layers || job.batch % dp != 0) continue;
         const std::int64_t sequences = job.batch / dp;
         for (const std::int64_t micro : micro_batches(limits, sequences)) {
-          if (!can_quantize(job, cp, micro)) continue;
+          if (job.model.fp8.on() && !fits_fp8(job.length, cp)) continue;
           for (const Pipelining& pipelining : pipelinings(job, limits, pp, sequences / micro))
             for (const Recomputation& recompute : kRecomputations) {
               if (!limits.recompute.empty() && parse_recompute(limits.recompute) != recompute.mode)

@@ -281,13 +281,18 @@ class Checks {
       complain("train.fp8.recipe",
                "is none, so the other keys of train.fp8 do nothing: set it to rowwise");
     if (!fp8.on()) return;
-    if (config_.train.precision == DType::F16)
-      complain("train.precision", "is fp16, but train.fp8 needs bf16 (or fp32, to compare)");
-    const std::int64_t length = config_.data.sequence_length, cp = config_.layout.cp;
-    if (length % (kFp8Multiple * cp) != 0)
-      complain("data.sequence_length",
-               "is {}, but train.fp8 needs a multiple of {} tokens per rank: change it", length,
-               kFp8Multiple * cp);
+    if (config_.train.precision != DType::BF16 && config_.train.precision != DType::F32)
+      complain("train.precision", "is {}, but train.fp8 needs bf16 (or fp32, to compare)",
+               to_string(config_.train.precision));
+    const std::int64_t length = config_.data.sequence_length,
+                       multiple = kFp8Multiple * config_.layout.cp;
+    if (!fits_fp8(length, config_.layout.cp))
+      complain("data.sequence_length", "is {}, but train.fp8 needs a multiple of {}{}: use {}",
+               length, multiple,
+               config_.layout.cp > 1 ? fmt::format(" ({} tokens on each of {} context ranks)",
+                                                   kFp8Multiple, config_.layout.cp)
+                                     : "",
+               (length + multiple - 1) / multiple * multiple);
     try {
       kintsugi::check_fp8(config_.model);
     } catch (const UserError& error) {

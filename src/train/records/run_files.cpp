@@ -33,7 +33,7 @@ void RunFiles::warn_once(const char* name, const Work& work) noexcept {
 }
 
 RunFiles::RunFiles(const std::filesystem::path& directory) noexcept : directory_(directory) {
-  for (const char* name : {"samples.jsonl", "events.jsonl"})
+  for (const char* name : {"samples.jsonl", "events.jsonl", "fp8.jsonl"})
     warn_once(name, [&] { drop_partial_line(directory_ / name); });
 }
 
