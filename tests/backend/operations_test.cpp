@@ -38,6 +38,7 @@ TEST(Operations, EachIsOneEntryOfSimAndOneSpanUnderItsName) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     EXPECT_EQ(operations.operations[i].name, names[i]);
     const std::string shape = names[i] == "matmul"               ? " 1x1x1"
+                              : names[i] == "matmul_fp8"         ? " 1x1x0"
                               : names[i] == "attention_forward"  ? " 1x1x1x1 causal"
                               : names[i] == "attention_backward" ? " 1x1x1x1 causal"
                                                                  : "";

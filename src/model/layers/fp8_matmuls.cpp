@@ -139,7 +139,8 @@ void Fp8Matmuls::backward_input(const LayerRun& run, Tensor dx, Tensor dy,
 }
 
 void Fp8Matmuls::backward_weight(const LayerRun& run, Tensor gradient, Tensor x) const {
-  KINTSUGI_CHECK(run.size.tokens() % kFp8Multiple == 0, "{} tokens in fp8", run.size.tokens());
+  KINTSUGI_CHECK(run.size.length % kFp8Multiple == 0, "sequences of {} tokens in fp8",
+                 run.size.length);
   const Quantized inputs = transposed_input(run), gradients = transposed_gradient(run);
   // The maxima are those of the last x that was written: of this one only if it was recomputed.
   if (!keeps(run))

@@ -110,7 +110,7 @@ void Linear::backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy,
 
 void Linear::backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bias_dy) const {
   const Tensor gradient = run.store().gradient(weight_, shape_);
-  if (gradient && fp8_.has_weight_gradient())  // in_fp8(): a step has a multiple of 16 tokens
+  if (gradient && fp8_.has_weight_gradient())  // in_fp8() is true in every step
     fp8_.backward_weight(run, gradient, x);
   else if (gradient)
     run.backend().matmul(gradient, spec_.in_out ? x : dy, spec_.in_out ? dy : x,
