@@ -1,5 +1,6 @@
 #include "cli/report/terminal_screen.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -11,8 +12,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <string_view>
+
+#include "core/error.h"
 
 namespace kintsugi {
 namespace {
@@ -29,7 +33,9 @@ struct ScreenState {
   volatile sig_atomic_t ended = 0, resized = 0, suspended = 0;
   volatile sig_atomic_t shown = 0, has_modes = 0;
   termios modes = {};  // of the terminal before
-  sigset_t mask = {};  // of signals before
+  // A handler writes to this pipe, which wait() reads: any thread of the process may get a signal,
+  // and one that arrives before the wait must end it too.
+  std::array<int, 2> pipe = {-1, -1};
   std::array<struct sigaction, 64> actions = {};
 };
 ScreenState screen;
@@ -75,9 +81,23 @@ void enter_screen() {
   write_whole(kEnter);
 }
 
-void on_end(int) { screen.ended = 1; }
-void on_resize(int) { screen.resized = 1; }
-void on_suspend(int) { screen.suspended = 1; }
+void wake() {
+  const int before = errno;
+  // If the pipe is full, the wait ends anyway.
+  if (::write(screen.pipe[1], "", 1) < 0) errno = before;
+}
+void on_end(int) {
+  screen.ended = 1;
+  wake();
+}
+void on_resize(int) {
+  screen.resized = 1;
+  wake();
+}
+void on_suspend(int) {
+  screen.suspended = 1;
+  wake();
+}
 
 void handle(int signal, void (*handler)(int)) {
   struct sigaction action {};
@@ -87,16 +107,6 @@ void handle(int signal, void (*handler)(int)) {
 }
 void restore(int signal) {
   ::sigaction(signal, &screen.actions[static_cast<std::size_t>(signal)], nullptr);
-}
-
-// These are blocked except during wait(), so that none is missed between a look and the wait.
-sigset_t waited_signals() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : kEndSignals) ::sigaddset(&set, signal);
-  ::sigaddset(&set, SIGWINCH);
-  ::sigaddset(&set, SIGTSTP);
-  return set;
 }
 
 // The process stops here until it is continued.
@@ -151,8 +161,8 @@ TerminalScreen::TerminalScreen() {
   screen.ended = 0;
   screen.resized = 0;
   screen.suspended = 0;
-  const sigset_t blocked = waited_signals();
-  ::sigprocmask(SIG_BLOCK, &blocked, &screen.mask);
+  if (::pipe2(screen.pipe.data(), O_NONBLOCK | O_CLOEXEC) != 0)
+    user_error("the terminal cannot be watched: {}", std::strerror(errno));
   for (const int signal : kEndSignals) handle(signal, on_end);
   for (const int signal : kErrorSignals) handle(signal, on_error_signal);
   handle(SIGWINCH, on_resize);
@@ -166,7 +176,7 @@ TerminalScreen::~TerminalScreen() {
   for (const int signal : kEndSignals) restore(signal);
   restore(SIGWINCH);
   restore(SIGTSTP);
-  ::sigprocmask(SIG_SETMASK, &screen.mask, nullptr);
+  for (const int end : screen.pipe) ::close(end);
 }
 
 void TerminalScreen::show(const std::vector<std::string>& lines) {
@@ -215,14 +225,19 @@ TerminalScreen::Event TerminalScreen::wait(double seconds) {
     if (const Event event = event_of_signals(); event != Event::Timeout) return event;
     const double left_s = end_s - time_s();
     if (left_s <= 0) return Event::Timeout;
-    const timespec left{.tv_sec = static_cast<time_t>(left_s),
-                        .tv_nsec = static_cast<long>(1e9 * (left_s - std::floor(left_s)))};
-    pollfd keyboard{.fd = reads_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0};
-    if (::ppoll(&keyboard, 1, &left, &screen.mask) <= 0) continue;
+    std::array<pollfd, 2> reads = {
+        {{.fd = screen.pipe[0], .events = POLLIN, .revents = 0},
+         {.fd = reads_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}}};
+    const int left_ms = static_cast<int>(std::ceil(1e3 * std::min(left_s, 1e6)));
+    if (::poll(reads.data(), reads.size(), left_ms) <= 0) continue;
     std::array<char, 64> some;
+    if (reads[0].revents != 0)
+      while (::read(screen.pipe[0], some.data(), some.size()) > 0) {
+      }
+    if (reads[1].revents == 0) continue;
     const ssize_t bytes = ::read(STDIN_FILENO, some.data(), some.size());
     if (bytes > 0) keys_.append(some.data(), static_cast<std::size_t>(bytes));
-    if (bytes <= 0 && (keyboard.revents & (POLLHUP | POLLERR)) != 0) reads_keys_ = false;
+    if (bytes <= 0 && (reads[1].revents & (POLLHUP | POLLERR)) != 0) reads_keys_ = false;
   }
 }
 
