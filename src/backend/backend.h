@@ -50,9 +50,10 @@ struct MatmulOptions {
 };
 
 struct QuantizeOptions {
-  bool power_of_two = true;  // scales are rounded up to powers of two
-  bool one_scale = false;    // for the whole matrix, instead of one per row (or column)
-  Maxima maxima = {};        // of x, if they are known; not used with one_scale
+  bool power_of_two = true;   // scales are rounded up to powers of two
+  bool one_scale = false;     // for the whole matrix, instead of one per row (or column)
+  bool through_bf16 = false;  // x is rounded to bf16 first, as a copy of it in bf16 would be
+  Maxima maxima = {};         // of x, if they are known; not used with one_scale
   // (4), fp32: the largest magnitude of x so far; and counts, added to those of earlier calls:
   // elements that are not 0 but became 0, elements that have the largest magnitude of fp8, and all
   // elements. Empty: not computed.

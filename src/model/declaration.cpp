@@ -71,8 +71,11 @@ int Declaration::add(Parameter parameter, const Shard& shard) {
 }
 
 void Declaration::use_fp8(int matrix) {
-  for (std::size_t i = 0; i < ids_.size(); ++i)
-    if (ids_[i] == matrix) parameters_[i].fp8 = true;
+  const auto found = std::find(ids_.begin(), ids_.end(), matrix);
+  for (auto i = static_cast<std::size_t>(found - ids_.begin()); i < ids_.size(); ++i) {
+    if (ids_[i] != matrix && !parameters_[i].packed) return;
+    parameters_[i].fp8 = true;
+  }
 }
 
 bool Declaration::is_trained(int parameter) const {

@@ -117,7 +117,7 @@ class Declaration {
   // A table of rows, sharded by rows or not sharded.
   int table(std::string name, std::int64_t rows, std::int64_t width, const Options& options);
 
-  // Marks a matrix, which the packed ones after it belong to, as read by fp8 matmuls.
+  // Marks a matrix and the packed ones after it as read by fp8 matmuls.
   void use_fp8(int matrix);
   bool is_trained(int parameter) const;  // true if there is no set yet
   Saved saved(const TensorSpec& spec);

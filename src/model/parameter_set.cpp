@@ -96,7 +96,7 @@ void ParameterSet::collect(const ModelSpec& model, const ModelShard& shard) {
 
 void ParameterSet::assign_offsets(int layers) {
   const auto order = [](const Parameter& p) {
-    return std::tuple(p.bucket, p.data, !p.trained, !p.decay);
+    return std::tuple(p.bucket, p.data, !p.trained, !p.fp8, !p.decay);
   };
   std::stable_sort(parameters_.begin(), parameters_.end(),
                    [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });
@@ -107,15 +107,19 @@ void ParameterSet::assign_offsets(int layers) {
   };
   std::int64_t end = 0;
   for (std::size_t i = 0; i < parameters_.size();) {
-    const int key = parameters_[i].bucket;
-    const DataGroups data = parameters_[i].data;
-    const bool trained = parameters_[i].trained;
-    Bucket bucket{
-        .role = role(key), .data = data, .trained = trained, .begin = end, .decay_end = end};
-    if (bucket.role == Bucket::Role::Block) bucket.layer = key - kFirstBlockBucket;
-    for (; i < parameters_.size() && parameters_[i].bucket == key && parameters_[i].data == data &&
-           parameters_[i].trained == trained;
-         ++i) {
+    const Parameter first = parameters_[i];
+    Bucket bucket{.role = role(first.bucket),
+                  .data = first.data,
+                  .trained = first.trained,
+                  .fp8 = first.fp8,
+                  .begin = end,
+                  .decay_end = end};
+    if (bucket.role == Bucket::Role::Block) bucket.layer = first.bucket - kFirstBlockBucket;
+    const auto belongs = [&](const Parameter& p) {
+      return p.bucket == first.bucket && p.data == first.data && p.trained == first.trained &&
+             p.fp8 == first.fp8;
+    };
+    for (; i < parameters_.size() && belongs(parameters_[i]); ++i) {
       Parameter& parameter = parameters_[i];
       parameter.bucket = static_cast<int>(buckets_.size());
       parameter.offset = parameter.packed ? end : aligned(end);

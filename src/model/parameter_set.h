@@ -55,7 +55,7 @@ struct Parameter {
   bool overwritten = false;  // its gradient is one matmul: a step's first micro-batch overwrites it
   // Stored directly after its predecessor: the two form one matrix.
   bool packed = false;
-  bool fp8 = false;  // fp8 matmuls read it, and the packed ones after it
+  bool fp8 = false;  // a matrix that fp8 matmuls read, perhaps together with packed ones
   // Groups that hold partial gradients of it, besides the data groups: tp ranks with other rows or
   // heads, tp ranks with the same key and value heads, or the other stage that has the tied table.
   std::vector<GroupKind> sum_over = {};
@@ -68,14 +68,15 @@ struct Parameter {
 bool is_hidden_matrix(const Parameter& parameter);
 
 // A contiguous range of the flat buffers that is reduced, gathered and updated as a unit.
-// Parameters with weight decay come first. All parameters have the same data groups, and all are
-// trained or none is.
+// Parameters with weight decay come first. All parameters have the same data groups; all are
+// trained or none is; fp8 matmuls read all or none.
 struct Bucket {
   enum class Role : std::uint8_t { Table, Embedding, Block, Head };
   Role role = Role::Block;  // Table: a tied table whose other copy is on another stage
   int layer = -1;           // Role::Block only
   DataGroups data = {};
   bool trained = true;
+  bool fp8 = false;
   std::int64_t begin = 0;
   std::int64_t decay_end = 0;  // weight decay applies to [begin, decay_end)
   std::int64_t end = 0;

@@ -39,13 +39,16 @@ void ParameterStore::allocate_quantized(Arena& arena, bool one_buffer) {
   std::int64_t largest = 0;
   const auto& parameters = set_->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].fp8) continue;
+    if (!parameters[i].fp8 || parameters[i].packed) continue;
     Shape shape = parameters[i].shape;
     for (std::size_t next = i + 1; next < parameters.size() && parameters[next].packed; ++next)
       shape[0] += parameters[next].shape[0];
     const std::int64_t rows = quantized_bytes(shape[0], shape[1]),
                        columns = quantized_bytes(shape[1], shape[0]);
     largest = std::max({largest, rows, columns});
+    if (const Tensor weights = bucket_weights(parameters[i].bucket);
+        weights && weights.dtype() != dtype_)  // space for rounded()
+      largest = std::max(largest, shape.elements() * static_cast<std::int64_t>(size_of(dtype_)));
     if (one_buffer)
       maxima_[static_cast<int>(i)] =
           arena.allocate(Region::Workspace, "fp8 maxima", DType::I32, {shape[0] + shape[1]});
@@ -57,11 +60,23 @@ void ParameterStore::allocate_quantized(Arena& arena, bool one_buffer) {
     one_quantized_ = arena.allocate(Region::Workspace, "fp8 weights", DType::U8, {largest});
 }
 
-QuantizedWeight ParameterStore::quantized(int first, Shape shape, bool one_scale) const {
+const Tensor& ParameterStore::quantized_memory(int first) const {
   const auto found = quantized_.find(first);
-  const bool kept = found != quantized_.end();
-  const Tensor& memory = kept ? found->second : one_quantized_;
+  const Tensor& memory = found != quantized_.end() ? found->second : one_quantized_;
   KINTSUGI_CHECK(memory, "{} has no memory in fp8", (*set_)[first].name);
+  return memory;
+}
+
+Tensor ParameterStore::rounded(int first, Shape shape) const {
+  const Tensor rounded(quantized_memory(first).data(), dtype_, shape);
+  KINTSUGI_CHECK(rounded.bytes() <= quantized_memory(first).bytes(), "no memory for {} in {}",
+                 (*set_)[first].name, to_string(dtype_));
+  return rounded;
+}
+
+QuantizedWeight ParameterStore::quantized(int first, Shape shape, bool one_scale) const {
+  const bool kept = quantized_.contains(first);
+  const Tensor& memory = quantized_memory(first);
   const std::int64_t bytes = quantized_bytes(shape[0], shape[1]);
   Maxima maxima;
   if (!kept && !one_scale)

@@ -25,7 +25,7 @@ class ParameterStore {
   // Allocates all buckets contiguously. Generation and scoring need no gradients.
   ParameterStore(const ParameterSet& set, Arena& arena, DType dtype, bool with_gradients);
   // Allocates the fp8 copies of all matrices that fp8 matmuls read: of each, or one buffer for all,
-  // if weights are in memory only while they are used.
+  // if weights are in memory only while they are used. After set_weights().
   void allocate_quantized(Arena& arena, bool one_buffer);
 
   // `flat` holds the bucket's elements in the order of the set; empty: not in memory now.
@@ -41,18 +41,22 @@ class ParameterStore {
   Tensor gradients() const { return gradients_; }  // in accumulator precision
   Tensor weight(int index) const { return weight(index, (*set_)[index].shape); }
   Tensor gradient(int index) const { return gradient(index, (*set_)[index].shape); }
-  // Several packed parameters as one tensor of the given shape; `first` is the first of them. The
-  // gradient of a parameter that is not trained is empty.
+  // Several packed parameters as one tensor of the given shape; `first` is the first of them.
+  // Matrices that fp8 matmuls read may be in accumulator precision. The gradient of a parameter
+  // that is not trained is empty.
   Tensor weight(int first, Shape shape) const;
   Tensor gradient(int first, Shape shape) const;
   // The memory of the matrix in fp8; the layer that reads it quantizes it.
   QuantizedWeight quantized(int first, Shape shape, bool one_scale) const;
+  // The same memory for the matrix rounded to dtype(), which must be quantized again afterwards.
+  Tensor rounded(int first, Shape shape) const;
 
  private:
   struct BucketMemory {
     Tensor weights, gradients;
   };
   static std::size_t at(int bucket) { return static_cast<std::size_t>(bucket); }
+  const Tensor& quantized_memory(int first) const;
   Tensor view(Tensor flat, int index, Shape shape) const;
   const ParameterSet* set_;
   DType dtype_;

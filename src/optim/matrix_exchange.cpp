@@ -81,7 +81,8 @@ class Planner {
         .weight = sharding_.weights_at(parameter.bucket, range),
         .gradient =
             sharding_.owned_gradients(parameter.bucket).rows(range.begin - owned, range.size()),
-        .master = state_.has_master() ? state_.master(*segment).rows(from, range.size()) : Tensor(),
+        .master = state_.has_master(*segment) ? state_.master(*segment).rows(from, range.size())
+                                              : Tensor(),
         .ema = state_.has_ema() ? state_.ema(*segment).rows(from, range.size()) : Tensor(),
         .first_element = range.begin,
         .decays = rule_.decays(parameter)};

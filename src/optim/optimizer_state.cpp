@@ -53,6 +53,12 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
     segment.elements += end - begin;
     add_part(segment, parameter, range);
   }
+  std::int64_t copied = 0;
+  for (StateSegment& segment : segments) {
+    const bool has_copy = !sharding.is_unrounded(segment.bucket);
+    segment.master_at = has_copy ? copied : -1;
+    if (has_copy) copied += segment.elements;
+  }
   return segments;
 }
 
@@ -63,8 +69,11 @@ OptimizerState::OptimizerState(Arena& arena, const Sharding& sharding, const Upd
       has_ema_(ema.on()),
       segments_(plan_state(sharding, rules)) {
   const DType precision = sharding.store().dtype(), wide = accumulator_of(precision);
-  if (has_master_ && elements() > 0)
-    master_ = arena.allocate(Region::Optimizer, "master weights", wide, {elements()}, side);
+  std::int64_t copied = 0;
+  for (const StateSegment& segment : segments_)
+    if (has_master(segment)) copied += segment.elements;
+  if (copied > 0)
+    master_ = arena.allocate(Region::Optimizer, "master weights", wide, {copied}, side);
   if (has_ema_ && elements() > 0)
     ema_ = arena.allocate(Region::Optimizer, "averaged weights", wide, {elements()}, side);
   for (const UpdateRule* const rule : rules_of(sharding.set(), rules)) {
@@ -86,8 +95,8 @@ const std::vector<Tensor>& OptimizerState::slots_of(const UpdateRule* rule) cons
 }
 
 Tensor OptimizerState::master(const StateSegment& segment) const {
-  return has_master_ ? master_.rows(segment.at, segment.range.size())
-                     : sharding_->weights_at(segment.bucket, segment.range);
+  return has_master(segment) ? master_.rows(segment.master_at, segment.range.size())
+                             : sharding_->weights_at(segment.bucket, segment.range);
 }
 
 Tensor OptimizerState::slot(const StateSegment& segment, std::size_t slot) const {

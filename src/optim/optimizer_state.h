@@ -17,6 +17,7 @@ struct StateSegment {
   std::int64_t elements = 0;  // in the state, with that padding
   std::int64_t at = 0;        // offset of the first element among all that this rank owns
   std::int64_t slot_at = 0;   // offset of the first element in the rule's slots
+  std::int64_t master_at = 0;  // and in the master copy; -1: its weights are unrounded
   // Elements with the same decay.
   struct Part {
     Sharding::Range range;
@@ -40,7 +41,12 @@ class OptimizerState {
   std::int64_t elements() const {
     return segments_.empty() ? 0 : segments_.back().at + segments_.back().elements;
   }
-  bool has_master() const { return has_master_; }  // the same on all ranks
+  // Whether the run has master weights: the same on all ranks.
+  bool has_master() const { return has_master_; }
+  // Whether those of a segment are a copy, and not its weights themselves.
+  bool has_master(const StateSegment& segment) const {
+    return has_master_ && segment.master_at >= 0;
+  }
   // The state of a segment, without padding: (range.size()). Without a master copy, master()
   // returns the weights.
   Tensor master(const StateSegment& segment) const;
@@ -50,7 +56,7 @@ class OptimizerState {
     return ema_.rows(segment.at, segment.range.size());
   }
 
-  // The master copy of all elements, in accumulator precision; empty: none, or no elements.
+  // The master copy of all elements that have one, in accumulator precision; may be empty.
   Tensor master() const { return master_; }
   Tensor ema() const { return ema_; }  // the same for their moving average
   struct RuleState {

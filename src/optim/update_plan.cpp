@@ -18,7 +18,7 @@ void add_ranges(const Sharding& sharding, const OptimizerState& state, const Sta
          .weight = sharding.weights_at(segment.bucket, {begin, begin + count}),
          .gradient = sharding.owned_gradients(segment.bucket)
                          .rows(begin - sharding.owned(segment.bucket).begin, count),
-         .master = state.has_master() ? state.master(segment).rows(from, count) : Tensor(),
+         .master = state.has_master(segment) ? state.master(segment).rows(from, count) : Tensor(),
          .ema = state.has_ema() ? state.ema(segment).rows(from, count) : Tensor(),
          .at = segment.at + from,
          .first_element = begin,

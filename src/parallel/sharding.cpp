@@ -50,7 +50,9 @@ Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set, cons
   for (const Bucket& bucket : set.buckets()) {
     const int ranks = groups[bucket.data.shard].size();
     shard_sizes_.push_back(shard_size(bucket.end - bucket.begin, ranks));
-    weight_offsets_.add(shard_sizes_.back(), ranks);
+    const bool unrounded = is_unrounded(static_cast<int>(shard_sizes_.size()) - 1);
+    weight_offsets_.add(unrounded ? 0 : shard_sizes_.back(), ranks);
+    unrounded_offsets_.add(unrounded ? shard_sizes_.back() : 0, ranks);
     gradient_offsets_.add(bucket.trained ? shard_sizes_.back() : 0, ranks);
   }
   find_slots();
@@ -84,8 +86,7 @@ void Sharding::allocate(Arena& arena) {
     largest_whole = std::max(largest_whole, whole_elements(bucket));
     communicates = communicates || shard(bucket).size() * replica(bucket).size() > 1;
   }
-  weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, sharded",
-                            options_.precision, {weight_offsets_.end(zero_ < 3)});
+  allocate_weights(arena);
   const std::int64_t gradients = gradient_offsets_.end(whole_gradients_);
   if (options_.offload_gradients && gradients > 0)
     gradients_ = offload_.emplace(*backend_, arena, wide, gradients, largest, data_groups_.size())
@@ -101,13 +102,30 @@ void Sharding::allocate(Arena& arena) {
       wire = arena.allocate(Region::Communication, "bf16 gradients", DType::BF16, {largest_whole});
     incoming_ = arena.allocate(Region::Communication, "received gradients", wide, {largest});
   }
-  for (int bucket = 0; bucket < buckets_; ++bucket) {
-    if (zero_ < 3)
-      store_.set_weights(bucket,
-                         weights_.rows(weight_offsets_.whole[static_cast<std::size_t>(bucket)],
-                                       whole_elements(bucket)));
+  for (int bucket = 0; bucket < buckets_; ++bucket)
     if (whole_gradients_ && trained(bucket)) store_.set_gradients(bucket, whole_gradients(bucket));
+}
+
+void Sharding::allocate_weights(Arena& arena) {
+  weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, sharded",
+                            options_.precision, {weight_offsets_.end(zero_ < 3)});
+  if (const std::int64_t unrounded = unrounded_offsets_.end(true); unrounded > 0)
+    unrounded_weights_ = arena.allocate(Region::Optimizer, "master weights",
+                                        accumulator_of(options_.precision), {unrounded});
+  if (zero_ == 3) return;
+  for (int bucket = 0; bucket < buckets_; ++bucket) {
+    const auto b = static_cast<std::size_t>(bucket);
+    store_.set_weights(
+        bucket, is_unrounded(bucket)
+                    ? unrounded_weights_.rows(unrounded_offsets_.whole[b], whole_elements(bucket))
+                    : weights_.rows(weight_offsets_.whole[b], whole_elements(bucket)));
   }
+}
+
+bool Sharding::is_unrounded(int bucket) const {
+  const Bucket& one = set_->buckets()[static_cast<std::size_t>(bucket)];
+  return options_.unrounded_fp8_weights && one.fp8 && one.trained && zero_ < 3 &&
+         shard(bucket).size() == 1 && accumulator_of(options_.precision) != options_.precision;
 }
 
 void Sharding::allocate_slots(Arena& arena) {
@@ -147,6 +165,7 @@ void Sharding::find_accumulated() {
 
 void Sharding::zero_state() {
   backend_->fill(weights_, 0.0);
+  if (unrounded_weights_) backend_->fill(unrounded_weights_, 0.0);
   if (offload_)
     offload_->zero_state();
   else if (gradients_)
@@ -173,18 +192,21 @@ void Sharding::register_memory() {
   }
 }
 
-// Four slots per data group, each for the buckets that are trained and for those that are not,
-// since a layer may have both. Blocks alternate between slots 0 and 1. Embedding and head share
-// slot 2; if they are tied and both are in use at the same time, the head gets slot 3. A tied table
-// whose other copy is on another stage gets slot 3.
+// Four slots per data group, each for the buckets that are trained and for those that are not, and
+// for those that fp8 matmuls read and for others, since a layer may have all of them. Blocks
+// alternate between slots 0 and 1. Embedding and head share slot 2; if they are tied and both are
+// in use at the same time, the head gets slot 3. A tied table whose other copy is on another stage
+// gets slot 3.
 void Sharding::find_slots() {
   constexpr std::size_t kEach = 4;
-  slots_.resize(2 * kEach * data_groups_.size());
-  std::vector<std::size_t> blocks(2 * data_groups_.size());  // so far
+  slots_.resize(4 * kEach * data_groups_.size());
+  std::vector<std::size_t> blocks(4 * data_groups_.size());  // so far
   const bool tied_in_stage =
       options_.tied && set_->buckets().front().role == Bucket::Role::Embedding;
   for (int bucket = 0; bucket < buckets_; ++bucket) {
-    const std::size_t group = 2 * data_group(bucket) + (trained(bucket) ? 0 : 1);
+    const bool fp8 = set_->buckets()[static_cast<std::size_t>(bucket)].fp8;
+    const std::size_t group =
+        4 * data_group(bucket) + (trained(bucket) ? 0u : 2u) + (fp8 ? 1u : 0u);
     std::size_t at = 3;
     switch (set_->buckets()[static_cast<std::size_t>(bucket)].role) {
       case Bucket::Role::Block:
@@ -287,6 +309,9 @@ Sharding::Range Sharding::stored_weights(int bucket) const {
 
 Tensor Sharding::weights_at(int bucket, Range range) const {
   const auto b = static_cast<std::size_t>(bucket);
+  if (is_unrounded(bucket))
+    return unrounded_weights_.rows(
+        unrounded_offsets_.whole[b] + range.begin - set_->buckets()[b].begin, range.size());
   const std::int64_t begin = zero_ < 3
                                  ? weight_offsets_.whole[b] + range.begin - set_->buckets()[b].begin
                                  : weight_offsets_.sharded[b] + range.begin - owned(bucket).begin;

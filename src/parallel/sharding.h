@@ -31,6 +31,8 @@ struct ShardingOptions {
   bool offload_gradients = false;
   // fp8 copies of the weights are kept between their uses, unless weights are sharded.
   bool keep_fp8_weights = true;
+  // Matrices that fp8 matmuls read may be stored unrounded (Sharding::is_unrounded).
+  bool unrounded_fp8_weights = false;
 };
 
 // Weights and gradients of a rank: one mechanism for ZeRO 0 to 3 and hybrid sharding. The stages
@@ -70,7 +72,11 @@ class Sharding final : public BucketHooks {
   std::int64_t shard_elements(int bucket) const {
     return shard_sizes_[static_cast<std::size_t>(bucket)];
   }
-  Tensor owned_weights(int bucket) const;  // (owned size), in the run's precision
+  Tensor owned_weights(int bucket) const;  // (owned size)
+  // The weights of a bucket are stored in accumulator precision and are their own master copy:
+  // there is no copy in the run's precision, because fp8 matmuls read copies in fp8. Only if a rank
+  // owns the whole bucket.
+  bool is_unrounded(int bucket) const;
   bool trained(int bucket) const {
     return set_->buckets()[static_cast<std::size_t>(bucket)].trained;
   }
@@ -83,8 +89,10 @@ class Sharding final : public BucketHooks {
   GradientOffload* offload() { return offload_ ? &*offload_ : nullptr; }
 
   // All memory of this kind: buckets or their shards, one after the other. gradients() has those of
-  // the buckets that are trained, and is empty if none is.
+  // the buckets that are trained, and is empty if none is; unrounded_weights() has those of the
+  // buckets that weights() has not.
   Tensor weights() const { return weights_; }
+  Tensor unrounded_weights() const { return unrounded_weights_; }
   Tensor gradients() const { return gradients_; }
   // The elements of a bucket whose weights are stored on this rank: the owned ones with ZeRO 3,
   // otherwise all.
@@ -141,6 +149,7 @@ class Sharding final : public BucketHooks {
   };
 
   void allocate(Arena& arena);
+  void allocate_weights(Arena& arena);
   void allocate_slots(Arena& arena);
   void register_memory();
   void find_accumulated();
@@ -188,8 +197,9 @@ class Sharding final : public BucketHooks {
     void add(std::int64_t shard, int ranks);  // a bucket with shards of this size
     std::int64_t end(bool is_whole) const { return is_whole ? whole.back() : sharded.back(); }
   };
-  Offsets weight_offsets_, gradient_offsets_;
-  Tensor weights_;    // whole buckets (zero < 3) or shards
+  Offsets weight_offsets_, unrounded_offsets_, gradient_offsets_;
+  Tensor weights_;  // whole buckets (zero < 3) or shards
+  Tensor unrounded_weights_;
   Tensor gradients_;  // whole buckets or shards
   std::optional<GradientOffload> offload_;
   std::vector<Slot> slots_;

@@ -72,7 +72,8 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                  .halved_backward =
                      options.layout.pp > 1 && options.layout.schedule == PipelineKind::ZeroBubbleH1,
                  .offload_gradients = options.offload.gradients,
-                 .keep_fp8_weights = options.model.fp8.keep_weights}),
+                 .keep_fp8_weights = options.model.fp8.keep_weights,
+                 .unrounded_fp8_weights = !options.offload.on && !options.offload.gradients}),
       copies_(backend, arena_, sharding_, groups),
       scratch_(backend, arena_, sharding_.store(), options.model,
                {&groups[GroupKind::Tp], &groups[GroupKind::Cp], options.layout.sequence_parallel},
@@ -163,6 +164,7 @@ void Engine::initialize(std::uint64_t seed) {
 void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master,
                            const ParameterSource& average) {
   for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
+    if (sharding_.is_unrounded(bucket)) continue;  // they are master weights
     const Sharding::Range stored = sharding_.stored_weights(bucket);
     weights.fill(*backend_, sharding_.weights_at(bucket, stored), set_, stored.begin, stored.end);
   }

@@ -24,7 +24,8 @@ std::uint64_t hash_of(Engine& engine, const Parameter& parameter, std::vector<st
   const std::int64_t begin = std::max(stored.begin, parameter.offset),
                      end = std::min(stored.end, parameter.offset + parameter.shape.elements());
   StreamHash hash;
-  const auto width = static_cast<std::int64_t>(size_of(engine.options().precision));
+  const DType dtype = sharding.weights_at(parameter.bucket, {stored.begin, stored.begin}).dtype();
+  const auto width = static_cast<std::int64_t>(size_of(dtype));
   const std::int64_t most = kHashedBytes / width;
   for (std::int64_t first = begin; first < end; first += most) {
     const std::int64_t count = std::min(most, end - first);

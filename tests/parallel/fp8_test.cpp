@@ -13,22 +13,10 @@ namespace {
 
 using enum PipelineKind;
 
-// Sizes of fp8 matmuls are multiples of 16 on 1 and 2 tensor ranks.
-ModelConfig fp8_model(const std::string& kind, Fp8Recipe recipe = Fp8Recipe::Rowwise) {
-  ModelConfig config = tiny_model(kind, 4);
-  config.hidden_size = 64;
-  config.head_dim = 0;
-  config.ffn_size = config.family == Family::Bloom ? 0 : 96;
-  if (kind == "retnet") config.value_size = 128;
-  config.fp8.recipe = recipe;
-  config.complete_and_check();
-  return config;
-}
-
 // Without clipping: the norm of the gradients, which is summed in another order if they are sharded
 // differently, has no effect on the weights.
 Training in_fp8(const std::string& kind, Fp8Recipe recipe = Fp8Recipe::Rowwise) {
-  Training training{.model = fp8_model(kind, recipe),
+  Training training{.model = tiny_fp8_model(kind, recipe),
                     .sequences = 4,
                     .micro = 1,
                     .length = 32,  // 16 tokens on each of two context ranks
@@ -37,9 +25,10 @@ Training in_fp8(const std::string& kind, Fp8Recipe recipe = Fp8Recipe::Rowwise) 
   return training;
 }
 
-void expect_equal(const Outcome& actual, const Outcome& expected, const std::string& what) {
+void expect_equal(const Outcome& actual, const Outcome& expected, const std::string& what,
+                  double tolerance_of_norms = 1e-12) {
   EXPECT_EQ(actual.losses, expected.losses) << what;
-  EXPECT_LT(difference(actual.norms, expected.norms), 1e-12) << what;
+  EXPECT_LT(difference(actual.norms, expected.norms), tolerance_of_norms) << what;
   EXPECT_TRUE(actual.weights == expected.weights) << what;
 }
 
@@ -65,6 +54,25 @@ TEST_P(Fp8Families, ShardingChangesNoBit) {
     for (const int zero : {2, 3})
       expect_equal(trained({.dp = 2, .zero = zero}, training, 3), in_one,
                    "one micro-batch, ZeRO " + std::to_string(zero));
+  }
+}
+
+// With ZeRO 0, fp8 weights come from the master weights, otherwise from a copy in bf16.
+TEST_P(Fp8Families, UnroundedWeightsChangeNoBit) {
+  for (const Fp8Recipe recipe : {Fp8Recipe::Rowwise, Fp8Recipe::Tensorwise}) {
+    Training training = in_fp8(GetParam(), recipe);
+    training.precision = DType::BF16;
+    const Outcome expected = trained({.dp = 2, .zero = 1}, training, 3);
+    const auto expect_bits = [&](const Training& changed, const char* what) {
+      expect_equal(trained({.dp = 2}, changed, 3), expected, what, 1e-6);
+    };
+    expect_bits(training, "unrounded");
+    Training other = training;
+    other.model.fp8.keep_weights = false;
+    expect_bits(other, "unrounded, quantized at every use");
+    other = training;
+    other.offload.on = true;
+    expect_bits(other, "offloaded");
   }
 }
 
@@ -109,7 +117,7 @@ TEST_P(Fp8Families, OtherLayoutsAreNear) {
   const Outcome alone = trained({}, training, 4);
   training.model.fp8 = {};
   const Apart effect = apart(alone, trained({}, training, 4));
-  training.model.fp8 = fp8_model(GetParam()).fp8;
+  training.model.fp8 = tiny_fp8_model(GetParam()).fp8;
   std::vector<RankLayout> layouts = {{.tp = 2},
                                      {.tp = 2, .sequence_parallel = true},
                                      {.dp = 2, .zero = 3, .tp = 2, .pp = 2},
@@ -150,11 +158,46 @@ TEST(Fp8Training, LayersThatDifferInAPipeline) {
 }
 
 TEST(Fp8Training, FilterSelectsSites) {
-  ModelConfig config = fp8_model("llama-gqa");
+  ModelConfig config = tiny_fp8_model("llama-gqa");
   config.fp8.filter = {"head", "mlp.down", "attention.qkv"};
   config.fp8.bf16_layers = {.first = 1, .last = 2};
   EXPECT_EQ(fp8_sites(model_spec(config)),
             (std::vector<std::string>{"layers.1.attention.out", "layers.1.mlp.up"}));
+}
+
+// The fp8 weights take the place of those in bf16. Sequences whose length is no multiple of 16 are
+// evaluated in bf16.
+TEST(Fp8Training, UnroundedWeights) {
+  Training training = in_fp8("llama-gqa");
+  training.precision = DType::BF16;
+  for (const bool keep : {true, false}) {
+    training.model.fp8.keep_weights = keep;
+    on_ranks({}, training, [&](const Member& member) {
+      Engine& engine = member.engine;
+      std::int64_t in_bf16 = 0, in_fp8 = 0;
+      const ParameterSet& set = engine.parameters();
+      for (const Parameter& parameter : set.parameters()) {
+        EXPECT_EQ(engine.sharding().is_unrounded(parameter.bucket), parameter.fp8)
+            << parameter.name;
+        (parameter.fp8 ? in_fp8 : in_bf16) += parameter.shape.elements();
+      }
+      const auto bytes = static_cast<std::int64_t>(engine.arena().bytes(Region::Weights));
+      EXPECT_NEAR(bytes, 2 * in_bf16 + (keep ? 2 * in_fp8 : 0), 0.1 * 2 * (in_bf16 + in_fp8));
+      member.step(1);
+      const auto losses = [&](std::int64_t length) {
+        std::vector<std::int32_t> tokens;
+        for (std::int32_t i = 0; i < length; ++i) tokens.push_back(i * 7 % 11);
+        double sum = 0;
+        engine.score({.ids = tokens, .targets = tokens, .length = length},
+                     [&](std::size_t, double loss, double) { sum += loss; });
+        return sum / static_cast<double>(length);
+      };
+      const double short_before = losses(24), whole = losses(32), short_after = losses(24);
+      EXPECT_EQ(short_before, short_after);
+      EXPECT_NEAR(whole, short_before, 0.3);
+      EXPECT_TRUE(std::isfinite(member.step(2).gradient_norm));
+    });
+  }
 }
 
 // Frozen weights in fp8: only adapters are trained.

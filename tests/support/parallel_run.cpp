@@ -109,6 +109,17 @@ std::string to_string(const RankLayout& layout) {
   return text;
 }
 
+ModelConfig tiny_fp8_model(const std::string& kind, Fp8Recipe recipe) {
+  ModelConfig config = tiny_model(kind, 4);
+  config.hidden_size = 64;
+  config.head_dim = 0;
+  config.ffn_size = config.family == Family::Bloom ? 0 : 96;
+  if (kind == "retnet") config.value_size = 128;
+  config.fp8.recipe = recipe;
+  config.complete_and_check();
+  return config;
+}
+
 const std::vector<std::string>& tiny_models() {
   static const std::vector<std::string> kinds = {
       "gpt2",  "llama-tied",   "llama-untied", "llama-gqa", "qwen2", "qwen3",
@@ -256,7 +267,10 @@ void collect_weights(const Member& member, const ParameterSet& whole, Outcome& o
   const ParameterSet& set = sharding.set();
   for (int bucket = 0; bucket < static_cast<int>(set.buckets().size()); ++bucket) {
     const Sharding::Range range = sharding.stored_weights(bucket);
-    const auto stored = download(member.engine.backend(), sharding.weights_at(bucket, range));
+    std::vector<double> stored =
+        download(member.engine.backend(), sharding.weights_at(bucket, range));
+    if (sharding.is_unrounded(bucket))
+      for (double& number : stored) number = static_cast<float>(bf16(static_cast<float>(number)));
     for (const Parameter& parameter : set.parameters()) {
       if (parameter.bucket != bucket) continue;
       const std::int64_t begin = std::max(range.begin, parameter.offset),
@@ -301,7 +315,10 @@ void train(const Member& member, std::int64_t first, std::int64_t last, Outcome&
     host.barrier();
   }
   member.engine.sharding().finish_weights();
-  const ParameterSet whole(member.training.model);
+  // With fp8 the parameters have another order: this one is the same for all runs of a model.
+  ModelConfig model = member.training.model;
+  model.fp8 = {};
+  const ParameterSet whole(model);
   if (is_first) {
     outcome.weights.assign(static_cast<std::size_t>(whole.buffer_elements()), 0.0);
     for (const Parameter& parameter : whole.parameters())

@@ -36,6 +36,8 @@ std::string to_string(const RankLayout& layout);  // "tp 2 × cp 1 × dp 4 × pp
 // A small model of each kind of tiny_models(): gpt2, llama-tied, llama-untied, llama-gqa, qwen2, …
 ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_t heads = 4);
 const std::vector<std::string>& tiny_models();
+// The same with fp8 matmuls, whose sizes are multiples of 16 on 1 and 2 tensor ranks.
+ModelConfig tiny_fp8_model(const std::string& kind, Fp8Recipe recipe = Fp8Recipe::Rowwise);
 
 // A training job; the same in every layout.
 struct Training {

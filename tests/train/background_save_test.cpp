@@ -38,6 +38,7 @@ struct SaveCase {
   DType precision = DType::BF16;
   StateOffload offload = {};
   double ema = 0;
+  bool fp8 = false;
 };
 
 class BackgroundSaveOf : public testing::TestWithParam<SaveCase> {};
@@ -47,10 +48,11 @@ class BackgroundSaveOf : public testing::TestWithParam<SaveCase> {};
 TEST_P(BackgroundSaveOf, WritesTheFilesOfTheStepInWhichItBegan) {
   const TemporaryDirectory directory;
   const fs::path at_once = directory / "at-once", background = directory / "background";
-  Training training{.model = tiny_model("llama-gqa", 4),
+  const bool fp8 = GetParam().fp8;
+  Training training{.model = fp8 ? tiny_fp8_model("llama-gqa") : tiny_model("llama-gqa", 4),
                     .precision = GetParam().precision,
                     .sequences = 8,
-                    .length = 8,
+                    .length = fp8 ? 16 : 8,
                     .offload = GetParam().offload,
                     .backend = late_backend};
   training.optimizer.ema.decay = GetParam().ema;
@@ -78,6 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
                     SaveCase{"pipeline", {.pp = 2}},
                     SaveCase{"zero_3", {.dp = 4, .zero = 3, .shard_group = 2}},
                     SaveCase{"replicas", {.dp = 4}, DType::F32, {}, 0.9},
+                    SaveCase{"fp8", {.dp = 2, .tp = 2}, DType::BF16, {}, 0.9, true},
                     SaveCase{"all", {.dp = 2, .zero = 1, .tp = 2, .pp = 2}, DType::BF16, {}, 0.9},
                     SaveCase{"offloaded_on_device",
                              {.dp = 2, .zero = 1},

@@ -139,6 +139,33 @@ TEST(CheckpointOfManyRanks, GoesOnInAnyOtherLayout) {
   }
 }
 
+// With fp8 and ZeRO 0, the weights are stored unrounded. The files have them rounded.
+TEST(CheckpointOfManyRanks, IsTheSameWithUnroundedWeights) {
+  const TemporaryDirectory directory;
+  Training training{
+      .model = tiny_fp8_model("llama-gqa"), .precision = DType::BF16, .sequences = 4, .length = 32};
+  training.optimizer.clip = 0;
+  Outcome straight, unrounded, rounded;
+  saved(directory / "straight", {.dp = 2}, training, 4, straight);
+  const fs::path first = saved(directory / "unrounded", {.dp = 2}, training, 2, unrounded),
+                 second = saved(directory / "rounded", {.dp = 2, .zero = 1}, training, 2, rounded);
+  const SafetensorsModel one(first), other(second);
+  const SafetensorsModel master(state_directory(first), "optimizer");
+  for (const std::string& name : one.names()) {
+    EXPECT_EQ(one.find(name).entry->dtype, DType::BF16) << name;
+    EXPECT_EQ(values(one.find(name)), values(other.find(name))) << name;
+    std::vector<double> expected = values(master.find("master." + name));
+    for (double& x : expected) x = static_cast<float>(bf16(static_cast<float>(x)));
+    EXPECT_EQ(values(one.find(name)), expected) << name;
+  }
+  resume(first, {.dp = 2, .zero = 1}, training, 4, unrounded);
+  resume(second, {.dp = 2}, training, 4, rounded);
+  for (const Outcome* const outcome : {&unrounded, &rounded}) {
+    EXPECT_EQ(outcome->losses, straight.losses);
+    EXPECT_TRUE(outcome->weights == straight.weights);
+  }
+}
+
 // Saved by eight ranks, resumed and saved by four, resumed and finished by one.
 TEST(CheckpointOfManyRanks, MovesFromManyRanksToOne) {
   const RankLayout eight{.dp = 2, .zero = 3, .tp = 2, .pp = 2}, four{.pp = 4};

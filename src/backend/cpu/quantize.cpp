@@ -16,6 +16,13 @@ std::uint32_t magnitude_bits(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu;
 }
 
+// An element of a matrix that may be rounded to bf16 when it is read.
+template <class T>
+float number_at(const Tensor& x, std::int64_t i, std::int64_t j, bool through_bf16) {
+  const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);
+  return through_bf16 ? static_cast<float>(bf16(value)) : value;
+}
+
 // Magnitudes are compared as bits, so that a NaN is larger than infinity.
 struct MagnitudeBits {
   std::vector<std::uint32_t> rows, columns;
@@ -23,15 +30,14 @@ struct MagnitudeBits {
   MagnitudeBits(std::int64_t m, std::int64_t n)
       : rows(static_cast<std::size_t>(m), 0u), columns(static_cast<std::size_t>(n), 0u) {}
   template <class T>
-  void find(const Tensor& x) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const T* row = x.as<T>() + static_cast<std::int64_t>(i) * x.stride(0);
+  void find(const Tensor& x, bool through_bf16) {
+    for (std::size_t i = 0; i < rows.size(); ++i)
       for (std::size_t j = 0; j < columns.size(); ++j) {
-        const std::uint32_t bits = magnitude_bits(static_cast<float>(row[j]));
+        const std::uint32_t bits = magnitude_bits(number_at<T>(
+            x, static_cast<std::int64_t>(i), static_cast<std::int64_t>(j), through_bf16));
         rows[i] = std::max(rows[i], bits);
         columns[j] = std::max(columns[j], bits);
       }
-    }
   }
   void take(const Maxima& known) {
     std::copy_n(known.rows.as<std::int32_t>(), rows.size(), rows.begin());
@@ -133,7 +139,7 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
     if (options.maxima && !options.one_scale)
       maxima.take(options.maxima);
     else
-      maxima.find<T>(x);
+      maxima.find<T>(x, options.through_bf16);
     if (options.one_scale) {
       std::fill(maxima.rows.begin(), maxima.rows.end(), maxima.all());
       std::fill(maxima.columns.begin(), maxima.columns.end(), maxima.rows.front());
@@ -145,7 +151,7 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
     LostCounts lost;
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
-        const auto value = static_cast<float>(x.as<T>()[i * x.stride(0) + j]);
+        const float value = number_at<T>(x, i, j, options.through_bf16);
         const f8 in_row = to_fp8(value, by_row[static_cast<std::size_t>(i)].inverse),
                  in_column = to_fp8(value, by_column[static_cast<std::size_t>(j)].inverse);
         if (rows) rows.values.as<f8>()[i * n + j] = in_row;
@@ -161,10 +167,10 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
   });
 }
 
-void CpuBackend::find_maxima(Maxima maxima, Tensor x) {
+void CpuBackend::find_maxima(Maxima maxima, Tensor x, bool through_bf16) {
   check_maxima(maxima, x);
   MagnitudeBits found(x.extent(0), x.extent(1));
-  visit_float(x.dtype(), [&]<class T>() { found.find<T>(x); });
+  visit_float(x.dtype(), [&]<class T>() { found.find<T>(x, through_bf16); });
   std::copy(found.rows.begin(), found.rows.end(), maxima.rows.as<std::int32_t>());
   std::copy(found.columns.begin(), found.columns.end(), maxima.columns.as<std::int32_t>());
 }

@@ -11,6 +11,15 @@
 #include "backend/fp8_scale.h"
 
 namespace kintsugi::cuda {
+
+// A float that is rounded to bf16 when it is read.
+struct RoundedFloat {
+  float value;
+};
+template <>
+inline constexpr DType kDeviceDType<RoundedFloat> = DType::F32;
+__device__ inline float up(RoundedFloat x) { return up(__float2bfloat16_rn(x.value)); }
+
 namespace {
 
 // ---- numbers
@@ -21,6 +30,13 @@ __device__ inline float number(const Pack<T, N>& pack, int k) {
 // Two numbers in fp8, the first in the low byte.
 __device__ inline unsigned fp8_pair(float first, float second) {
   return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
+}
+
+// Calls f with the type of x's elements.
+template <class F>
+void visit_source(const Tensor& x, bool through_bf16, const F& f) {
+  if (through_bf16 && x.dtype() == DType::F32) return f.template operator()<RoundedFloat>();
+  visit_device_float(x.dtype(), f);
 }
 
 // Every thread receives the largest value of its block. `shared` has space for 32 values.
@@ -412,11 +428,11 @@ Known found(const Context& context, const Quantized& rows, const Quantized& colu
 
 }  // namespace
 
-void find_maxima(const Context& context, Maxima maxima, Tensor x) {
+void find_maxima(const Context& context, Maxima maxima, Tensor x, bool through_bf16) {
   check_maxima(maxima, x);
   clear_maxima(context, maxima);
   if (x.elements() == 0) return;
-  visit_device_float(x.dtype(), [&]<class T>() {
+  visit_source(x, through_bf16, [&]<class T>() {
     launch_maxima<T>(context,
                      {.rows = maxima_bits(maxima.rows), .columns = maxima_bits(maxima.columns)}, x);
   });
@@ -427,7 +443,7 @@ void quantize(const Context& context, Quantized rows, Quantized columns, Tensor 
   check_quantize(rows, columns, x, o);
   if (x.elements() == 0) return;
   const bool known = o.maxima && !o.one_scale;
-  visit_device_float(x.dtype(), [&]<class T>() {
+  visit_source(x, o.through_bf16, [&]<class T>() {
     if (!known && !columns && !o.one_scale && !o.statistics)
       return cast_rows<T>(context, target_of(rows, o, nullptr), x);
     const Known maxima = known ? given(context, o) : found<T>(context, rows, columns, x, o);

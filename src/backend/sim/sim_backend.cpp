@@ -72,7 +72,7 @@ void SimBackend::quantize(Quantized rows, Quantized columns, Tensor x,
   add_memory("quantize",
              {x, once ? Tensor() : x, rows.values, rows.scales, columns.values, columns.scales});
 }
-void SimBackend::find_maxima(Maxima maxima, Tensor x) {
+void SimBackend::find_maxima(Maxima maxima, Tensor x, bool) {
   add_memory("find_maxima", {x, maxima.rows, maxima.columns});
 }
 void SimBackend::matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& options) {

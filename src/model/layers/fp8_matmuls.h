@@ -37,6 +37,9 @@ class Fp8Matmuls {
     return maxima(run, gradient_maxima_, outputs_);
   }
 
+  // W in the run's precision, for matmuls that are not in fp8: those of an evaluation.
+  Tensor rounded_weight(const LayerRun& run) const;
+
   // `options` may have a bias and a residual.
   void forward(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy, MatmulOptions options) const;
@@ -54,6 +57,7 @@ class Fp8Matmuls {
   Quantized transposed_gradient(const LayerRun& run) const {
     return view(run[dy_columns_], outputs_, run.size.tokens());
   }
+  bool is_unrounded(const LayerRun& run) const;
   Quantized weight_for_forward(const LayerRun& run) const;
   Quantized weight_for_backward(const LayerRun& run) const;
   bool keeps(const LayerRun& run) const {

@@ -48,7 +48,9 @@ class Linear {
   bool fuses_gelu() const { return !adapters_.any() && !fp8_.on(); }
   void multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gelu_input = {}) const;
-  Tensor weight(const LayerRun& run) const { return run.store().weight(weight_, shape_); }
+  Tensor weight(const LayerRun& run) const {
+    return fp8_.on() ? fp8_.rounded_weight(run) : run.store().weight(weight_, shape_);
+  }
   Tensor bias(const LayerRun& run) const {
     return bias_ >= 0 ? run.store().weight(bias_, {outputs()}) : Tensor();
   }

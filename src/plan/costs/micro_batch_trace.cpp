@@ -55,7 +55,10 @@ class Tracer {
                          layout.tp, 0, layout.sequence_parallel)),
         store_(set_, weights_, job.precision, true),
         model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {
-    store_.allocate_quantized(weights_, layout.zero == 3 || !job.model.fp8.keep_weights);
+    const bool owns_all = grid_of(layout, job.model).shard() == 1;
+    if (owns_all) leave_unrounded();
+    store_.allocate_quantized(weights_,
+                              (layout.zero == 3 && !owns_all) || !job.model.fp8.keep_weights);
   }
 
   LayerTraces layer(const Layout& layout, int number) {
@@ -146,6 +149,15 @@ class Tracer {
   }
 
  private:
+  // As Sharding::is_unrounded.
+  void leave_unrounded() {
+    for (int i = 0; i < static_cast<int>(set_.buckets().size()); ++i)
+      if (const Bucket& bucket = set_.buckets()[static_cast<std::size_t>(i)];
+          bucket.fp8 && bucket.trained)
+        store_.set_weights(
+            i, weights_.allocate(Region::Weights, "weights", accumulator_of(job_.precision),
+                                 {bucket.end - bucket.begin}));
+  }
   // The model with one period of layer types, and one more of those that stay in bf16.
   static ModelConfig smallest(ModelConfig model) {
     const auto period =

@@ -45,7 +45,8 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
        .reduce_in_bf16 = job.reduce_in_bf16,
        .tied = job.model.tied,
        .halved_backward = layout.pp > 1 && layout.schedule == PipelineKind::ZeroBubbleH1,
-       .keep_fp8_weights = job.model.fp8.keep_weights});
+       .keep_fp8_weights = job.model.fp8.keep_weights,
+       .unrounded_fp8_weights = true});
   CopySums copies(backend, arena, sharding, groups);
   Optimizer optimizer(backend, arena, sharding, job.optimizer);
   StateTrace state;

@@ -50,9 +50,11 @@ Planner::LayerCosts Planner::layer_costs(const LayerTraces& traces, Recompute re
 const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   const bool slow_host =
       software_.pipeline_host_us > 0 && l.pp > 1 && l.ranks() > machine_.node.gpus;
-  const bool quantizes_often = job_.model.fp8.on() && l.zero == 3;
+  // Where fp8 weights come from: master weights, a copy of all, or one that is gathered.
+  const bool owns_all = grid_of(l, job_.model).shard() == 1;
+  const int fp8_source = !job_.model.fp8.on() || owns_all ? 0 : l.zero == 3 ? 2 : 1;
   auto& entry = micro_batch_costs_[{l.tp, l.cp, l.sequence_parallel, l.micro_batch, l.recompute,
-                                    slow_host, quantizes_often}];
+                                    slow_host, fp8_source}];
   if (entry) return *entry;
   entry = std::make_unique<MicroBatchCost>();
   entry->trace = trace_micro_batch(job_, l);

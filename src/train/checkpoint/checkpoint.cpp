@@ -176,9 +176,9 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
   const auto& parameters = set.parameters();
   const auto first = std::find_if(parameters.begin(), parameters.end(), trained);
   const bool has_master =
-      first != parameters.end() && saved_optimizer.find("master." + first->name);
+      first != parameters.end() && saved_optimizer.find(kMasterPrefix + first->name);
   std::optional<StoredParameters> stored_master;
-  if (has_master) stored_master.emplace(loader, saved_optimizer, set, "master.", trained);
+  if (has_master) stored_master.emplace(loader, saved_optimizer, set, kMasterPrefix, trained);
   const ParameterSource& master = has_master ? *stored_master : weights.all();
   const bool same_precision = saved_precision(directory) == options.precision;
   std::optional<StoredWeights> average;

@@ -31,7 +31,9 @@ constexpr int kGenerations = 2;
 // Everything that a checkpoint has of this rank, as it is in memory.
 std::vector<Tensor> state_tensors(Engine& engine) {
   const OptimizerState& state = engine.optimizer().state();
-  std::vector<Tensor> tensors = {engine.sharding().weights(), state.master(), state.ema()};
+  const Sharding& sharding = engine.sharding();
+  std::vector<Tensor> tensors = {sharding.weights(), sharding.unrounded_weights(), state.master(),
+                                 state.ema()};
   for (const OptimizerState::RuleState& rule : state.rules())
     tensors.insert(tensors.end(), rule.slots.begin(), rule.slots.end());
   std::erase_if(tensors, [](const Tensor& one) { return !one || one.elements() == 0; });

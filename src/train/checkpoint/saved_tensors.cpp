@@ -19,7 +19,7 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
                    .frozen = frozen,
                    .peft = !frozen});
   if (state.has_master())
-    kinds.push_back({CheckpointPart::State, "master.", accumulator_of(precision),
+    kinds.push_back({CheckpointPart::State, kMasterPrefix, accumulator_of(precision),
                      [&](const StateSegment& segment) { return state.master(segment); }});
   if (state.has_ema()) {
     kinds.push_back({.part = CheckpointPart::Average,
@@ -42,6 +42,11 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
                        rule});
   }
   return kinds;
+}
+
+bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateSegment& segment) {
+  return kind.part == CheckpointPart::Model && kind.has(segment) &&
+         engine.sharding().is_unrounded(segment.bucket);
 }
 
 std::vector<StateSegment> saved_segments(const Engine& engine) {

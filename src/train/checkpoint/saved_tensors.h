@@ -10,6 +10,7 @@
 namespace kintsugi {
 
 inline constexpr const char* kAverage = "ema";  // the directory of the averaged weights
+inline constexpr const char* kMasterPrefix = "master.";
 
 // The directories of a checkpoint. Average is inside that of the model.
 enum class CheckpointPart { Model, Average, State };
@@ -40,6 +41,9 @@ struct SavedKind {
 // Takes the parameters of the whole model, so that all ranks return the same list. The engine must
 // outlive it.
 std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole);
+
+// Whether the elements of a kind are the master weights, to be rounded to the kind's dtype.
+bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateSegment& segment);
 
 // The segments of what this rank owns: those of the optimizer, then the buckets that are not
 // trained, without a rule.

@@ -26,9 +26,10 @@ std::size_t largest_bytes(const ParameterSet& set) {
 
 ShardWriter::ShardWriter(Engine& engine, Backend* device)
     : engine_(engine), device_(device), queue_(device, largest_bytes(engine.parameters())) {
-  std::int64_t most = 0;  // elements exchanged at a time
+  std::int64_t most = 0;  // elements exchanged or rounded at a time
   for (const Parameter& parameter : engine.parameters().parameters())
-    if (parameter.shard.ranks > 1 && parameter.shard.dimension > 0)
+    if ((parameter.shard.ranks > 1 && parameter.shard.dimension > 0) ||
+        engine.sharding().is_unrounded(parameter.bucket))
       most = std::max({most, parameter.shape[1], std::min(kExchanged, parameter.shape.elements())});
   const auto ranks = static_cast<std::size_t>(engine.groups()[GroupKind::HostTp].size());
   const std::size_t bytes = static_cast<std::size_t>(most) * sizeof(double);
@@ -44,7 +45,7 @@ void ShardWriter::put(CheckpointWriter& writer, const SavedKind& kind, int bucke
     const std::int64_t from = std::max(range.begin, parameter.offset),
                        to = std::min(range.end, parameter.offset + parameter.shape.elements());
     if (from >= to) continue;
-    const Target target{writer, kind.name_of(parameter), parameter};
+    const Target target{writer, kind.name_of(parameter), parameter, kind.dtype};
     const Tensor part = elements.rows(from - range.begin, to - from);
     if (parameter.shard.ranks > 1 && parameter.shard.dimension > 0)
       put_rows(target, from - parameter.offset, part);
@@ -73,10 +74,38 @@ void ShardWriter::put_ranges(const Target& target, std::int64_t first, const Ten
   guarded([&] {
     for_each_range(parameter.shard, parameter.global, engine_.parameters().tp_rank(), first,
                    first + elements.elements(), [&](const ShardRange& range) {
-                     target.writer.put(queue_, target.name, range.global,
-                                       elements.rows(range.local - first, range.count));
+                     const Tensor part = elements.rows(range.local - first, range.count);
+                     if (part.dtype() != target.dtype)
+                       put_rounded(target, range.global, part);
+                     else
+                       target.writer.put(queue_, target.name, range.global, part);
                    });
   });
+}
+
+void ShardWriter::put_rounded(const Target& target, std::int64_t global, const Tensor& elements) {
+  for (std::int64_t first = 0; first < elements.elements(); first += kExchanged) {
+    const Tensor part = elements.rows(first, std::min(kExchanged, elements.elements() - first));
+    fetch(part, target.dtype);
+    target.writer.put_copy(queue_, target.name, global + first,
+                           Tensor(shard_.data(), target.dtype, part.shape()));
+  }
+}
+
+void ShardWriter::fetch(const Tensor& elements, DType dtype) {
+  if (device_ != nullptr)
+    device_->download(shard_.data(), elements);
+  else
+    std::memcpy(shard_.data(), elements.data(), elements.bytes());
+  if (elements.dtype() == dtype) return;
+  KINTSUGI_CHECK(elements.dtype() == DType::F32 && dtype == DType::BF16, "{} rounded to {}",
+                 to_string(elements.dtype()), to_string(dtype));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(elements.elements()); ++i) {  // in place
+    float number;
+    std::memcpy(&number, shard_.data() + i * sizeof(float), sizeof(number));
+    const bf16 rounded(number);
+    std::memcpy(shard_.data() + i * sizeof(bf16), &rounded, sizeof(rounded));
+  }
 }
 
 void ShardWriter::put_rows(const Target& target, std::int64_t first, const Tensor& elements) {
@@ -86,26 +115,19 @@ void ShardWriter::put_rows(const Target& target, std::int64_t first, const Tenso
   for (std::int64_t begin = first; begin < last;) {
     const std::int64_t end = std::min(last, begin / step * step + step);
     const Tensor part = elements.rows(begin - first, end - begin);
-    guarded([&] {
-      if (device_ != nullptr)
-        device_->download(shard_.data(), part);
-      else
-        std::memcpy(shard_.data(), part.data(), part.bytes());
-    });
+    guarded([&] { fetch(part, target.dtype); });
     // Also after an error, because the other ranks wait for it.
-    const auto bytes = static_cast<std::int64_t>(part.bytes());
+    const auto bytes = part.elements() * static_cast<std::int64_t>(size_of(target.dtype));
     group.wait(group.all_gather(Tensor(all_shards_.data(), DType::U8, {bytes * group.size()}),
                                 Tensor(shard_.data(), DType::U8, {bytes})));
-    if (turn_++ % group.size() == group.rank())
-      guarded([&] { join_rows(target, begin, end, part.dtype()); });
+    if (turn_++ % group.size() == group.rank()) guarded([&] { join_rows(target, begin, end); });
     begin = end;
   }
 }
 
-void ShardWriter::join_rows(const Target& target, std::int64_t begin, std::int64_t end,
-                            DType dtype) {
+void ShardWriter::join_rows(const Target& target, std::int64_t begin, std::int64_t end) {
   const Parameter& parameter = target.parameter;
-  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  const auto size = static_cast<std::int64_t>(size_of(target.dtype));
   std::vector<Source> sources;
   for (int rank = 0; rank < engine_.groups()[GroupKind::HostTp].size(); ++rank)
     for_each_range(parameter.shard, parameter.global, rank, begin, end,
@@ -118,7 +140,8 @@ void ShardWriter::join_rows(const Target& target, std::int64_t begin, std::int64
   std::int64_t start = 0, filled = 0;  // of the range that is being joined
   const auto flush = [&] {
     if (filled > 0)
-      target.writer.put_copy(queue_, target.name, start, Tensor(joined_.data(), dtype, {filled}));
+      target.writer.put_copy(queue_, target.name, start,
+                             Tensor(joined_.data(), target.dtype, {filled}));
   };
   for (const Source& source : sources) {
     if (start + filled != source.global) {

@@ -20,8 +20,8 @@ class ShardWriter {
   ShardWriter(Engine& engine, Backend* device);
 
   // Writes elements `range` of the parameter buffer, which are in `bucket`, to the tensors of a
-  // kind. Collective over the tensor group, with the same range. Errors are kept for finish(), so
-  // that no rank waits for one that has failed.
+  // kind, rounded to its dtype. Collective over the tensor group, with the same range. Errors are
+  // kept for finish(), so that no rank waits for one that has failed.
   void put(CheckpointWriter& writer, const SavedKind& kind, int bucket, Sharding::Range range,
            Tensor elements);
   // Waits until everything is written, or throws the first error.
@@ -32,12 +32,16 @@ class ShardWriter {
     CheckpointWriter& writer;
     std::string name;
     const Parameter& parameter;
+    DType dtype;
   };
   // These write elements of this rank's shard, from index `first` on.
   void put_ranges(const Target& target, std::int64_t first, const Tensor& elements);
   void put_rows(const Target& target, std::int64_t first, const Tensor& elements);
+  void put_rounded(const Target& target, std::int64_t global, const Tensor& elements);
+  // Copies at most kExchanged elements or a row to shard_ and rounds them.
+  void fetch(const Tensor& elements, DType dtype);
   // Joins elements [begin, end) of all ranks' shards into whole rows and writes them.
-  void join_rows(const Target& target, std::int64_t begin, std::int64_t end, DType dtype);
+  void join_rows(const Target& target, std::int64_t begin, std::int64_t end);
   template <class F>
   void guarded(const F& work);  // keeps the first error; does nothing after that
 

@@ -18,14 +18,15 @@ std::size_t aligned(std::size_t bytes) {
 }
 
 // Calls f(kind, segment, bytes) for every tensor of the snapshot, by kind and segment; 0 bytes if
-// the kind does not have the segment.
+// the kind does not have the segment, or has the master weights there.
 template <class F>
 void for_each_tensor(const Engine& engine, const std::vector<StateSegment>& segments,
                      const std::vector<SavedKind>& kinds, const F& f) {
   for (const SavedKind& kind : kinds)
     for (const StateSegment& segment : segments) {
       const auto elements = static_cast<std::size_t>(written_range(engine, segment).size());
-      f(kind, segment, kind.has(segment) ? elements * size_of(kind.dtype) : 0);
+      const bool copied = kind.has(segment) && !is_rounded_master(engine, kind, segment);
+      f(kind, segment, copied ? elements * size_of(kind.dtype) : 0);
     }
 }
 
@@ -79,6 +80,16 @@ Snapshot::~Snapshot() {
   } catch (...) {
     // The device has failed; the exception in flight reports it.
   }
+}
+
+Tensor Snapshot::at(std::size_t kind, std::size_t segment) const {
+  if (is_rounded_master(engine_, kinds_[kind], segments_[segment])) {
+    const auto master = std::find_if(kinds_.begin(), kinds_.end(), [](const SavedKind& one) {
+      return one.prefix == kMasterPrefix;
+    });
+    kind = static_cast<std::size_t>(master - kinds_.begin());
+  }
+  return copies_[kind * segments_.size() + segment];
 }
 
 void Snapshot::take() {

@@ -30,9 +30,7 @@ class Snapshot {
 
   // The copy of written_elements(). `kind` and `segment` are indexes in saved_kinds() and
   // saved_segments(). Empty if that kind has no such segment.
-  Tensor at(std::size_t kind, std::size_t segment) const {
-    return copies_[kind * segments_.size() + segment];
-  }
+  Tensor at(std::size_t kind, std::size_t segment) const;
 
  private:
   Engine& engine_;
