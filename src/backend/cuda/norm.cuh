@@ -166,8 +166,8 @@ struct NoColumnSums {
 // registers; in a backward beside the column sums, so kVecs is at most 2 there. For others,
 // find_maxima() reads the result.
 template <class T, int N, int kVecs, int kLanes>
-inline constexpr bool kFindsMaxima = std::is_same_v<T, __nv_bfloat16>&& N > 1 && kVecs > 0 &&
-                                     (kLanes == 0 || kLanes == 32);
+inline constexpr bool kFindsMaxima =
+    N > 1 && kVecs > 0 && (kLanes == 0 || kLanes == 32) && std::is_same_v<T, __nv_bfloat16>;
 
 // A thread keeps the maxima of its columns over all rows of its team.
 template <class T, int N, int kVecs, int kLanes>
