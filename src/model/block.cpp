@@ -41,11 +41,22 @@ void Branch::declare(Declaration& d) {
                        .width = hidden_,
                        .dropped_by = Recompute::Selective,
                        .one_at_a_time = true,
-                       .temporary = sublayer_->keeps_input()});
+                       .temporary = sublayer_->input().keeps_input()});
+  // If rows are split, the matmul reads the rows of all ranks, which are gathered after the norm.
+  if (before_ && !d.ranks().splits_rows())
+    sublayer_->input().fp8().take_input_maxima(d, "norm maxima");
   if (!after_) return;
   after_->declare(d, hidden_);
   after_->declare_statistics(d);
   summed_ = d.saved({.label = "branch outputs", .per = Per::Row, .width = hidden_});
+}
+
+void Branch::take_gradient_maxima(Declaration& d) {
+  if (!after_ && !d.ranks().splits_rows()) sublayer_->output().fp8().take_gradient_maxima(d);
+}
+
+Maxima Branch::gradient_maxima(const LayerRun& run) const {
+  return run.batch.dropout == 0.0 ? sublayer_->output().gradient_maxima(run) : Maxima();
 }
 
 Tensor Branch::sublayer_input(const LayerRun& run, Tensor input) const {
@@ -53,7 +64,9 @@ Tensor Branch::sublayer_input(const LayerRun& run, Tensor input) const {
 }
 
 void Branch::recompute_norm(const LayerRun& run, Tensor input) const {
-  if (before_) before_->forward(run, run[normed_], before_->statistics(run), input);
+  if (before_)
+    before_->forward(run, run[normed_], before_->statistics(run), input,
+                     sublayer_->input().input_maxima(run));
 }
 
 void Branch::recompute(const LayerRun& run, Tensor input) const {
@@ -89,11 +102,15 @@ Tensor Branch::branch_output(const LayerRun& run) const {
 }
 
 // The all-reduce over the tensor group overlaps with the weight gradients.
-void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept) const {
+void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept,
+                      const Maxima& maxima) const {
   const TensorGroup& tensor = run.tensor();
   const StreamBuffers& stream = run.stream;
   const Tensor own = branch_gradient(run, gradient, kept);
   const Tensor dy = tensor.all_rows(own, stream.branch);
+  if (run.batch.dropout != 0.0)  // it has changed what the norm before the next branch wrote
+    if (const Maxima changed = sublayer_->output().gradient_maxima(run))
+      run.backend().find_maxima(changed, dy);
   sublayer_->backward_input(run, stream.dnormed, dy);
   const auto sum = tensor.start_sum(stream.own_dnormed, stream.dnormed);
   if (!kept) {
@@ -102,7 +119,8 @@ void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor
   }
   tensor.finish(sum);
   if (before_)
-    before_->backward(run, gradient, stream.own_dnormed, input, before_->statistics(run), gradient);
+    before_->backward(run, gradient, stream.own_dnormed, input, before_->statistics(run), gradient,
+                      maxima);
   else
     run.backend().add(gradient, stream.own_dnormed);
 }
@@ -139,6 +157,7 @@ void Block::declare(Declaration& d) {
     if (i > 0)
       middles_.push_back(d.saved({.label = "block middles", .per = Per::Row, .width = hidden_}));
     branches_[i].declare(d);
+    if (i > 0 && branches_[i].has_norm_before()) branches_[i - 1].take_gradient_maxima(d);
   }
 }
 
@@ -174,7 +193,8 @@ void Block::backward(const LayerRun& run, Tensor gradient, Tensor input) const {
   for (std::size_t i = branches_.size(); i-- > 0;) {
     const bool last = i + 1 == branches_.size();
     if (!halved || (last && run.recompute == Recompute::Full)) recompute(run, input, i);
-    branches_[i].backward(run, gradient, input_of(run, input, i), kept(run, i));
+    branches_[i].backward(run, gradient, input_of(run, input, i), kept(run, i),
+                          i > 0 ? branches_[i - 1].gradient_maxima(run) : Maxima());
   }
 }
 

@@ -17,6 +17,11 @@ class Branch {
   Branch(const BranchSpec& spec, std::int64_t hidden, std::uint64_t site);
 
   void declare(Declaration& d);
+  bool has_norm_before() const { return before_.has_value(); }
+  // Who writes the gradient of this branch's output, the norm before the next branch, finds its
+  // maxima for the sublayer's last matmul. Empty if that does not need them.
+  void take_gradient_maxima(Declaration& d);
+  Maxima gradient_maxima(const LayerRun& run) const;
 
   // Computes the input of the sublayer's last matmul.
   void forward_to_output(const LayerRun& run, Tensor input) const;
@@ -33,8 +38,9 @@ class Branch {
 
   // `gradient` is that of the output on entry and of the input on return. With `kept`, the weight
   // gradients are not computed: the gradient of the sublayer's output is stored in `kept` for
-  // backward_weight().
-  void backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept) const;
+  // backward_weight(). The maxima are those of the input's gradient, if they are wanted.
+  void backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept,
+                const Maxima& maxima) const;
   void backward_weight(const LayerRun& run, Tensor input, Tensor kept) const;
 
  private:

@@ -193,8 +193,8 @@ TEST_P(Fp8Test, GivenMaximaAreUsed) {
   }
 }
 
-// ---- SwiGLU: the same result with maxima as without
-class Fp8SwigluTest : public Fp8Test {
+// ---- operations that find the maxima of their result: it is the same as without them
+class Fp8MaximaTest : public Fp8Test {
  protected:
   void expect_same(const std::string& what, const Values& actual, const Values& expected) {
     ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -204,6 +204,15 @@ class Fp8SwigluTest : public Fp8Test {
     }
   }
   static std::vector<float> floats(const Values& values) { return {values.begin(), values.end()}; }
+  void expect_result(const std::string& what, const Tensor& actual, const Maxima& maxima,
+                     const Tensor& expected) {
+    expect_same(what, read(actual), read(expected));
+    expect_maxima(maxima, floats(read(actual)));
+  }
+};
+
+class Fp8SwigluTest : public Fp8MaximaTest {
+ protected:
   struct Swiglu {
     Tensor gate_up, dout;                             // (rows, 2 width), (rows, width)
     Tensor out, out_alone, dgate_up, dgate_up_alone;  // with maxima, and without
@@ -260,6 +269,167 @@ TEST_P(Fp8SwigluTest, StridedRows) {
                   .out_alone = allow(strided(width)),
                   .dgate_up = allow(strided(2 * width)),
                   .dgate_up_alone = allow(strided(2 * width))});
+  }
+}
+
+// All sizes above, and for the type of fp8 runs more rows than are on a GPU at once, of widths that
+// a warp or a block takes.
+std::vector<std::pair<std::int64_t, std::int64_t>> norm_sizes(DType type) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> sizes(std::begin(kMaximaSizes),
+                                                           std::end(kMaximaSizes));
+  if (type == DType::BF16)
+    sizes.insert(sizes.end(), {{6000, 256}, {1500, 1024}, {1100, 2056}, {140, 4096}, {20, 8208}});
+  return sizes;
+}
+
+class Fp8NormTest : public Fp8MaximaTest {
+ protected:
+  static constexpr double kEps = 1e-5;
+  struct Norm {
+    bool rms;
+    std::int64_t rows, width;
+    Tensor x, weight, bias, mean, rstd;
+  };
+  Norm norm(bool rms, std::int64_t rows, std::int64_t width, bool finite) {
+    const Values x = normal(rows * width, 1.0, 0.3);
+    return {.rms = rms,
+            .rows = rows,
+            .width = width,
+            .x = in(finite ? x : with_infinities(x), type(), {rows, width}),
+            .weight = in(normal(width, 0.3, 1.0), type(), {width}),
+            .bias = in(normal(width), type(), {width}),
+            .mean = out(accumulator(), {rows}),
+            .rstd = out(accumulator(), {rows})};
+  }
+  void forward(const Norm& n, Tensor y, const Maxima& maxima) {
+    if (n.rms)
+      backend().rms_norm_forward(y, n.rstd, n.x, n.weight, kEps, maxima);
+    else
+      backend().layer_norm_forward(y, n.mean, n.rstd, n.x, n.weight, n.bias, kEps, maxima);
+  }
+  void backward(const Norm& n, Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor residual,
+                const Maxima& maxima) {
+    if (n.rms)
+      backend().rms_norm_backward(dx, dweight, dy, n.x, n.weight, n.rstd, residual, maxima);
+    else
+      backend().layer_norm_backward(dx, dweight, dbias, dy, n.x, n.weight, n.mean, n.rstd, residual,
+                                    maxima);
+  }
+  void check_forward(const Norm& n) {
+    const Shape shape{n.rows, n.width};
+    const Tensor y = out(type(), shape), alone = out(type(), shape);
+    const Maxima found = maxima(n.rows, n.width);
+    forward(n, alone, {});
+    const Values rstd = read(n.rstd), mean = n.rms ? Values() : read(n.mean);
+    forward(n, y, found);
+    expect_result("y", y, found, alone);
+    expect_same("rstd", read(n.rstd), rstd);
+    if (!n.rms) expect_same("mean", read(n.mean), mean);
+  }
+  // With the gradient of the residual stream, which dx overwrites, or without; with frozen weights.
+  void check_backward(const Norm& n, bool residual, bool trained) {
+    const Shape shape{n.rows, n.width};
+    const Values before = normal(n.rows * n.width);
+    const auto gradient = [&] {
+      return trained ? inout(Values(static_cast<std::size_t>(n.width)), accumulator(), {n.width})
+                     : Tensor();
+    };
+    const Tensor dy = in(normal(n.rows * n.width), type(), shape);
+    const Tensor dx = inout(before, type(), shape), alone = inout(before, type(), shape);
+    const Tensor dweight = gradient(), dbias = gradient(), dweight_alone = gradient(),
+                 dbias_alone = gradient();
+    const Maxima found = maxima(n.rows, n.width, false);
+    backward(n, alone, dweight_alone, dbias_alone, dy, residual ? alone : Tensor(), {});
+    backward(n, dx, dweight, dbias, dy, residual ? dx : Tensor(), found);
+    expect_result("dx", dx, found, alone);
+    if (!trained) return;
+    expect_same("dweight", read(dweight), read(dweight_alone));
+    expect_same("dbias", read(dbias), read(dbias_alone));
+  }
+};
+KINTSUGI_ON_EACH_BACKEND(Fp8NormTest);
+
+TEST_P(Fp8NormTest, EverySize) {
+  for (const bool rms : {true, false})
+    for (const auto& [rows, width] : norm_sizes(type())) {
+      SCOPED_TRACE(fmt::format("{} {} x {}", rms ? "rms" : "layer", rows, width));
+      const Norm n = norm(rms, rows, width, true);
+      check_forward(n);
+      check_backward(n, true, true);
+      finish();
+    }
+}
+
+TEST_P(Fp8NormTest, NotFiniteOrFrozen) {
+  for (const bool rms : {true, false})
+    for (const auto& [rows, width] :
+         {std::pair<std::int64_t, std::int64_t>{40, 264}, {140, 2304}, {65, 33}}) {
+      SCOPED_TRACE(fmt::format("{} {} x {}", rms ? "rms" : "layer", rows, width));
+      const Norm n = norm(rms, rows, width, false);
+      check_forward(n);
+      check_backward(n, false, true);
+      check_backward(n, true, false);
+      finish();
+    }
+}
+
+class Fp8GeluTest : public Fp8MaximaTest {};
+KINTSUGI_ON_EACH_BACKEND(Fp8GeluTest);
+
+TEST_P(Fp8GeluTest, EverySize) {
+  for (const auto& [rows, width] : kMaximaSizes)
+    for (const bool finite : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} x {} finite {}", rows, width, finite));
+      const Shape shape{rows, width};
+      const Values values = normal(rows * width, 2.0), gradient = normal(rows * width);
+      const Tensor x = in(finite ? values : with_infinities(values), type(), shape);
+      const Tensor y = out(type(), shape), y_alone = out(type(), shape);
+      const Maxima of_y = maxima(rows, width), of_dx = maxima(rows, width, false);
+      backend().gelu_forward(y_alone, x);
+      backend().gelu_forward(y, x, of_y);
+      expect_result("y", y, of_y, y_alone);
+      // dx overwrites dout
+      const Tensor dx = inout(gradient, type(), shape), dx_alone = inout(gradient, type(), shape);
+      backend().gelu_backward(dx_alone, dx_alone, x);
+      backend().gelu_backward(dx, dx, x, of_dx);
+      expect_result("dx", dx, of_dx, dx_alone);
+      finish();
+    }
+}
+
+class Fp8RopeTest : public Fp8MaximaTest {
+ protected:
+  void check_rope(const Tensor& x, const Tensor& alone, std::int64_t dim, std::int64_t heads) {
+    const std::int64_t tokens = x.extent(0), width = x.extent(1), positions = 50;
+    const Values values = normal(tokens * width);
+    write(x, values);
+    write(alone, values);
+    const Tensor table = in(normal(positions * dim), accumulator(), {positions, dim}),
+                 at = in(integers(tokens, 0, positions - 1), {tokens});
+    const Maxima found = maxima(tokens, width);
+    backend().rope(alone.part(1, 0, heads * dim).split_last(dim), table, at, true);
+    backend().rope_backward(x, table, at, heads, found);
+    expect_result("x", x, found, alone);
+    finish();
+  }
+};
+KINTSUGI_ON_EACH_BACKEND(Fp8RopeTest);
+
+// q and k rotated, v not.
+TEST_P(Fp8RopeTest, EverySize) {
+  for (const std::int64_t dim : {2, 16, 20, 64, 80, 128})
+    for (const std::int64_t tokens : {1, 17, 131, 300}) {
+      SCOPED_TRACE(fmt::format("dim {} tokens {}", dim, tokens));
+      const Shape shape{tokens, 9 * dim};
+      check_rope(out(type(), shape), out(type(), shape), dim, 7);
+    }
+}
+
+TEST_P(Fp8RopeTest, StridedRows) {
+  for (const auto& [skip, rest] : {std::pair<std::int64_t, std::int64_t>{8, 16}, {3, 2}}) {
+    SCOPED_TRACE(fmt::format("skip {} rest {}", skip, rest));
+    check_rope(allow(inside(type(), 70, 4 * 64, skip, rest)),
+               allow(inside(type(), 70, 4 * 64, skip, rest)), 64, 3);
   }
 }
 

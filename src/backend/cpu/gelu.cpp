@@ -12,7 +12,7 @@ inline constexpr A kCubic = A(0.044715);
 
 }  // namespace
 
-void CpuBackend::gelu_forward(Tensor out, Tensor x) {
+void CpuBackend::gelu_forward(Tensor out, Tensor x, Maxima maxima) {
   KINTSUGI_CHECK(out.contiguous() && x.contiguous(), "gelu of strided tensors");
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -26,9 +26,10 @@ void CpuBackend::gelu_forward(Tensor out, Tensor x) {
       }
     });
   });
+  if (maxima) find_maxima(maxima, out);
 }
 
-void CpuBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
+void CpuBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x, Maxima maxima) {
   KINTSUGI_CHECK(dx.contiguous() && dout.contiguous() && x.contiguous(), "gelu of strided tensors");
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -44,6 +45,7 @@ void CpuBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
       }
     });
   });
+  if (maxima) find_maxima(maxima, dx);
 }
 
 }  // namespace kintsugi

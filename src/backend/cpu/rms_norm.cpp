@@ -35,7 +35,8 @@ A rstd_of(A squares, std::int64_t width, double eps) {
 
 }  // namespace
 
-void CpuBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) {
+void CpuBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps,
+                                  Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), out(y);
@@ -47,6 +48,7 @@ void CpuBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight
       }
     });
   });
+  if (maxima) find_maxima(maxima, y);
 }
 
 void CpuBackend::rms_norm_partial(Tensor sums, Tensor x) {
@@ -79,7 +81,7 @@ void CpuBackend::rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight,
 // With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), and dw = sum over the rows
 // of dy * h.
 void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                   Tensor rstd, Tensor residual_gradient) {
+                                   Tensor rstd, Tensor residual_gradient, Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy), residual(residual_gradient ? residual_gradient : dx);
@@ -111,6 +113,7 @@ void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
           }
         });
   });
+  if (maxima) find_maxima(maxima, dx);
 }
 
 void CpuBackend::rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Tensor weight) {

@@ -42,6 +42,13 @@ void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse, Ro
   });
 }
 
+void CpuBackend::rope_backward(Tensor x, Tensor table, Tensor positions, std::int64_t heads,
+                               Maxima maxima) {
+  const std::int64_t dim = table.extent(1);
+  rope(x.part(1, 0, heads * dim).split_last(dim), table, positions, true, RopePairs::Halves);
+  find_maxima(maxima, x);
+}
+
 void CpuBackend::rope_store(Tensor keys, Tensor values, Tensor q, Tensor k, Tensor v, Tensor rows,
                             Tensor table, Tensor positions) {
   if (table) {

@@ -95,9 +95,25 @@ struct StripGrid {
 template <int N>
 struct StripThread {
   __device__ explicit StripThread(int strip_rows)
-      : column(static_cast<int>(blockIdx.x * 32 + threadIdx.x % 32) * N),
+      : panel(static_cast<int>(blockIdx.x) * 32 * N),
+        column(panel + static_cast<int>(threadIdx.x) % 32 * N),
         row(static_cast<int>(blockIdx.y) * strip_rows + static_cast<int>(threadIdx.x) / 32) {}
-  int column, row;
+  int panel, column, row;  // panel: its first column
+};
+
+struct StripSize {
+  int rows, width, strip_rows;
+};
+
+// A RowView without heads, which costs branches between the loads.
+template <class T>
+struct Matrix {
+  explicit Matrix(const Tensor& x)
+      : base(data_of<std::remove_const_t<T>>(x)), stride(x.stride(0)) {}
+  T* base;
+  std::int64_t stride;
+
+  __device__ T* at(int row, int column) const { return base + row * stride + column; }
 };
 
 // To be called by all threads of a warp, whose numbers are of one row.
@@ -106,11 +122,10 @@ __device__ inline void write_row_maximum(unsigned* to, unsigned largest) {
   if (threadIdx.x % 32 == 0) atomicMax(to, largest);
 }
 
-// To be called by all threads of a block, with the maxima of each thread's columns. Writes those of
-// `width` columns, and the largest of all; nullptr: not wanted.
+// To be called by all threads of a block of kStripWarps, with the maxima of each thread's columns.
+// Thread i receives that of column i of the panel.
 template <class T, int N>
-__device__ void write_column_maxima(unsigned* to, unsigned* all, const Magnitudes<T, N>& columns,
-                                    int width) {
+__device__ unsigned panel_maximum(const Magnitudes<T, N>& columns) {
   static_assert(N <= kStripWarps, "a thread for each column of the panel");
   __shared__ unsigned shared[kStripWarps][N][32 + 32 / N];  // 32 / N more: no bank conflicts
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -119,21 +134,38 @@ __device__ void write_column_maxima(unsigned* to, unsigned* all, const Magnitude
   for (int k = 0; k < N; ++k) shared[warp][k][lane] = columns.at(k);
   __syncthreads();
   const int i = static_cast<int>(threadIdx.x);
-  const int column = static_cast<int>(blockIdx.x) * 32 * N + i;
   unsigned largest = 0;
   if (i < 32 * N)
 #pragma unroll
     for (int w = 0; w < kStripWarps; ++w) largest = max(largest, shared[w][i % N][i / N]);
-  if (to != nullptr && i < 32 * N && column < width) atomicMax(to + column, largest);
+  return largest;
+}
+
+// The same for a panel from column `first` on. Writes the maxima of the columns below `width`, and
+// the largest of all; nullptr: not wanted.
+template <class T, int N>
+__device__ void write_column_maxima(unsigned* to, unsigned* all, const Magnitudes<T, N>& columns,
+                                    int first, int width) {
+  unsigned largest = panel_maximum(columns);
+  const int i = static_cast<int>(threadIdx.x);
+  if (to != nullptr && i < 32 * N && first + i < width) atomicMax(to + first + i, largest);
   if (all == nullptr) return;
   largest = __reduce_max_sync(~0u, largest);
   // Few warps find a larger maximum than those before them: most need no atomic.
-  if (lane == 0 && largest > __ldcg(all)) atomicMax(all, largest);
+  if (i % 32 == 0 && largest > __ldcg(all)) atomicMax(all, largest);
 }
 
 // ---- memory
+struct MaximaBits {
+  unsigned *rows = nullptr, *columns = nullptr;
+};
+
 inline unsigned* maxima_bits(const Tensor& maxima) {
   return reinterpret_cast<unsigned*>(data_of<std::int32_t>(maxima));
+}
+
+inline MaximaBits maxima_bits(const Maxima& maxima) {
+  return {.rows = maxima_bits(maxima.rows), .columns = maxima_bits(maxima.columns)};
 }
 
 // Kernels include their numbers in maxima that are 0 at first.

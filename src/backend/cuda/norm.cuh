@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/column_sums.cuh"
+#include "backend/cuda/maxima.cuh"
 
 // Common code of the norms: teams of threads that each own a row, rows cached in registers, and the
 // choice of their sizes.
@@ -10,6 +11,9 @@
 // A kernel is compiled for N elements per access, kVecs accesses per thread (0: any number, re-read
 // from memory instead of cached) and kLanes threads per row (8, 16 or 32 of a warp; 0: the block).
 namespace kintsugi::cuda {
+
+inline constexpr int kTeamBlock = 256;
+inline constexpr int kRowBlock = 512;  // maximum threads of a block with one row
 
 template <int kLanes>
 struct Team {
@@ -157,13 +161,81 @@ struct NoColumnSums {
   __device__ void finish() {}
 };
 
+// ---- maxima of what a norm writes (maxima.cuh)
+// The kernels find them for the type of fp8 runs, if a warp has numbers of one row and they fit in
+// registers; in a backward beside the column sums, so kVecs is at most 2 there. For others,
+// find_maxima() reads the result.
+template <class T, int N, int kVecs, int kLanes>
+inline constexpr bool kFindsMaxima =
+    N > 1 && kVecs > 0 && (kLanes == 0 || kLanes == 32) && std::is_same_v<T, __nv_bfloat16>;
+
+// A thread keeps the maxima of its columns over all rows of its team.
+template <class T, int N, int kVecs, int kLanes>
+class NormMaxima {
+ public:
+  static_assert(kTeamBlock == kStripThreads, "the warps of write_column_maxima()");
+
+  __device__ NormMaxima(const MaximaBits& to, int packs) : to_(to), width_(packs * N) {}
+  // Access j of this thread in its row.
+  __device__ void include(int j, const Pack<T, N>& written) {
+    const Magnitudes<T, N> here(written);
+    columns_[j].include(here);
+    row_.include(here);
+  }
+  // Must be called by all threads of the team after each of its rows.
+  __device__ void finish_row(std::int64_t row) {
+    write_row_maximum(to_.rows + row, row_.largest());
+    row_ = {};
+  }
+  // Must be called once by all threads of the block.
+  __device__ void finish() {
+#pragma unroll
+    for (int j = 0; j < kVecs; ++j) {
+      if constexpr (kLanes == 32) {  // all warps have the same columns
+        write_column_maxima(to_.columns, nullptr, columns_[j], j * 32 * N, width_);
+      } else {
+        write_own_columns(columns_[j], (j * static_cast<int>(blockDim.x) + first_lane()) * N);
+      }
+    }
+  }
+
+ private:
+  __device__ static int first_lane() { return static_cast<int>(threadIdx.x) / 32 * 32; }
+
+  // Writes the maxima of the warp's 32 N columns from `first` on, in their order: 32 adjacent ones
+  // at a time.
+  __device__ void write_own_columns(const Magnitudes<T, N>& columns, int first) {
+    // 32 / N more: no bank conflicts
+    __shared__ unsigned shared[kRowBlock / 32][N][32 + 32 / N];
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = first_lane() / 32;
+    __syncwarp();  // shared may still be read by a previous call
+#pragma unroll
+    for (int k = 0; k < N; ++k) shared[warp][k][lane] = columns.at(k);
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < 32 * N; i += 32)
+      if (first + i < width_) atomicMax(to_.columns + first + i, shared[warp][i % N][i / N]);
+  }
+
+  MaximaBits to_;
+  int width_;
+  Magnitudes<T, N> columns_[kVecs], row_;
+};
+
+// Instead of NormMaxima, where nobody needs them.
+struct NoMaxima {
+  __device__ NoMaxima(const MaximaBits&, int) {}
+  template <class P>
+  __device__ void include(int, const P&) {}
+  __device__ void finish_row(std::int64_t) {}
+  __device__ void finish() {}
+};
+
 // The launch configuration of a norm.
 struct NormGrid {
   int threads;  // of a block
   int teams;    // rows that a block processes at a time
 };
-inline constexpr int kTeamBlock = 256;
-inline constexpr int kRowBlock = 512;  // maximum threads of a block with one row
 template <int kLanes>
 inline constexpr int kNormThreads = kLanes > 0 ? kTeamBlock : kRowBlock;
 
@@ -212,10 +284,10 @@ void for_norm_backward(int width, bool aligned, F&& launch) {
   return launch.template operator()<N, 0, 0>(packs);
 }
 
-// The number of blocks of a backward: as many as are resident on the device at once, so that all
-// get the same number of rows and there are few partial sums.
+// The number of blocks of a backward, or of a forward with maxima: as many as are resident on the
+// device at once, so that all get the same number of rows and there are few partial sums.
 template <class Kernel>
-int backward_blocks(const Context& context, Kernel kernel, std::int64_t rows,
+int resident_blocks(const Context& context, Kernel kernel, std::int64_t rows,
                     const NormGrid& grid) {
   int resident = 0;
   KINTSUGI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, grid.threads, 0));

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kStripThreads)
     }
   }
   if (to.columns != nullptr || to.all != nullptr)
-    write_column_maxima(to.columns, to.all, columns, from.columns);
+    write_column_maxima(to.columns, to.all, columns, first.panel, from.columns);
 }
 
 // ---- values, tile by tile: x is read once, and transposed in shared memory

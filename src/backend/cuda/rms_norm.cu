@@ -2,6 +2,7 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/norm.cuh"
+#include "backend/fp8_scale.h"
 
 namespace kintsugi::cuda {
 namespace {
@@ -16,6 +17,7 @@ struct Forward {
   std::int64_t rows;
   std::int64_t width;  // of the row on all ranks
   Acc<T> eps;
+  MaximaBits maxima = {};  // of y
 };
 
 template <class T, int N, int kVecs, int kLanes>
@@ -54,12 +56,82 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T
   });
 }
 
+// ---- the same with the maxima of y; element() leaves registers for them
+template <int kVecs, class T, int N>
+__device__ inline Acc<T> squares_of(const RowCache<T, N, kVecs>& x, int packs, int lane,
+                                    int lanes) {
+  Acc<T> squares = 0;
+  for_packs<kVecs>(packs, lane, lanes, [&](int j, int i) {
+    const Pack<T, N> in = x.at(j, i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) squares += element(in, k) * element(in, k);
+  });
+  return squares;
+}
+
+template <class T, int N>
+__device__ inline Pack<T, N> scaled(const Pack<T, N>& in, Acc<T> rstd, const Pack<T, N>& weight) {
+  Pack<T, N> out;
+#pragma unroll
+  for (int k = 0; k < N; ++k) out.v[k] = down<T>(element(in, k) * rstd * element(weight, k));
+  return out;
+}
+
+// A team takes many rows, and reads the next one while it computes. It sums in the order of
+// forward_kernel.
+template <class T, int N, int kVecs, int kLanes>
+__global__ void __launch_bounds__(kNormThreads<kLanes>)
+    forward_maxima_kernel(Forward<T> p, int packs) {
+  using A = Acc<T>;
+  using Threads = Team<kLanes>;
+  __shared__ A shared[32];
+  allow_next();
+  const int lane = Threads::lane(), lanes = Threads::lanes();
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * Threads::count();
+  RowCache<T, N, kVecs> weight, x, next;
+  const auto read = [&](RowCache<T, N, kVecs>& cache, std::int64_t row) {
+    if (row < p.rows) cache.read(p.x[row], packs, lane, lanes);
+  };
+  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
+  read(x, row);
+  weight.read(p.weight, packs, lane, lanes);
+  NormMaxima<T, N, kVecs, kLanes> maxima(p.maxima, packs);
+  // All teams of a block make the same number of rounds. Only the last rows of the last one may be
+  // missing.
+  for (; row - Threads::index() < p.rows; row += step, x = next) {
+    read(next, row + step);
+    const int my_packs = row < p.rows ? packs : 0;
+    const A squares = Threads::sum(squares_of<kVecs>(x, my_packs, lane, lanes), shared);
+    const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
+    if (row >= p.rows) continue;
+    if (lane == 0) p.rstd[row] = r;
+    T* y = p.y[row];
+    for_packs<kVecs>(packs, lane, lanes, [&](int j, int i) {
+      const Pack<T, N> out = scaled(x.at(j, i), r, weight.at(j, i));
+      store(y + i * N, out);
+      maxima.include(j, out);
+    });
+    maxima.finish_row(row);
+  }
+  maxima.finish();
+}
+
 template <class T, int N, int kVecs, int kLanes>
 void launch_forward(const Context& context, const Forward<T>& p, int packs) {
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
   const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
   launch_overlapped(context, forward_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
                     packs);
+}
+
+// It follows the memset of the maxima, which nothing overlaps.
+template <class T, int N, int kVecs, int kLanes>
+void launch_forward_maxima(const Context& context, const Forward<T>& p, int packs) {
+  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
+  const auto kernel = forward_maxima_kernel<T, N, kVecs, kLanes>;
+  const int blocks = resident_blocks(context, kernel, p.rows, grid);
+  kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
+  KINTSUGI_LAUNCHED();
 }
 
 template <class T>
@@ -72,12 +144,13 @@ struct Backward {
   RowView<const T> residual;  // base nullptr: none
   const Acc<T>* sums;         // sum of dy * w * x of each row; nullptr: the kernel computes it
   std::int64_t rows;
-  std::int64_t width;  // of the row on all ranks
+  std::int64_t width;      // of the row on all ranks
+  MaximaBits maxima = {};  // of dx
 };
 
 // With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), and dw = sum over the rows
 // of dy * h.
-template <class T, int N, int kVecs, int kLanes, bool kWeight>
+template <class T, int N, int kVecs, int kLanes, bool kWeight, bool kMaxima>
 __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward<T> p, int packs) {
   using A = Acc<T>;
   using Threads = Team<kLanes>;
@@ -85,6 +158,7 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
   const int lane = Threads::lane(), lanes = Threads::lanes(), teams = Threads::count();
   std::conditional_t<kWeight, ColumnSums<A, N, kVecs, kLanes, 1>, NoColumnSums> sums(p.partials,
                                                                                      packs);
+  std::conditional_t<kMaxima, NormMaxima<T, N, kVecs, kLanes>, NoMaxima> maxima(p.maxima, packs);
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * teams; first < p.rows;
        first += static_cast<std::int64_t>(gridDim.x) * teams) {
     const bool active = first + Threads::index() < p.rows;
@@ -120,17 +194,20 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
       for (int k = 0; k < N; ++k)
         out.v[k] = down<T>(up(extra.v[k]) + r * (up(d.v[k]) * up(w.v[k]) - up(in.v[k]) * r * mean));
       store(dx + i * N, out);
+      maxima.include(j, out);
     });
+    if (active) maxima.finish_row(row);
   }
   sums.finish();
+  maxima.finish();
 }
 
-template <class T, int N, int kVecs, int kLanes>
+template <class T, int N, int kVecs, int kLanes, bool kMaxima>
 void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, int packs) {
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-  const auto kernel = dweight == nullptr ? backward_kernel<T, N, kVecs, kLanes, false>
-                                         : backward_kernel<T, N, kVecs, kLanes, true>;
-  const int blocks = backward_blocks(context, kernel, p.rows, grid), columns = packs * N;
+  const auto kernel = dweight == nullptr ? backward_kernel<T, N, kVecs, kLanes, false, kMaxima>
+                                         : backward_kernel<T, N, kVecs, kLanes, true, kMaxima>;
+  const int blocks = resident_blocks(context, kernel, p.rows, grid), columns = packs * N;
   if (dweight != nullptr)
     p.partials =
         context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * columns, context.stream);
@@ -203,8 +280,12 @@ void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const 
 
 // `sums` are over all columns of a row of `width`; empty: x has all of them.
 void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
-                 Tensor sums, std::int64_t width, double eps) {
+                 Tensor sums, std::int64_t width, double eps, const Maxima& maxima) {
   check_shapes(y, x, weight, rstd);
+  if (maxima) {
+    check_maxima(maxima, y);
+    clear_maxima(context, maxima);
+  }
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Forward<T> p = {.y = rows_of<T>(y),
@@ -214,27 +295,36 @@ void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor
                           .sums = sums ? data_of<Acc<T>>(sums) : nullptr,
                           .rows = row_count(x),
                           .width = width,
-                          .eps = static_cast<Acc<T>>(eps)};
+                          .eps = static_cast<Acc<T>>(eps),
+                          .maxima = maxima_bits(maxima)};
     const bool aligned = p.y.aligned() && p.x.aligned() && aligned16(p.weight);
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
     constexpr int kVec = kVecSize<T>;
+    const auto launch = [&]<int N, int kVecs, int kLanes>(int packs) {
+      if constexpr (kFindsMaxima<T, N, kVecs, kLanes>)
+        if (maxima) return launch_forward_maxima<T, N, kVecs, kLanes>(context, p, packs);
+      launch_forward<T, N, kVecs, kLanes>(context, p, packs);
+      if (maxima) find_maxima(context, maxima, y);
+    };
     // Few rows, as in decoding: one access per thread.
     if (aligned && columns % kVec == 0 && columns > 32 * kVec && columns <= kRowBlock * kVec &&
         p.rows <= context.multiprocessors)
-      return launch_forward<T, kVec, 1, 0>(context, p, columns / kVec);
-    for_norm_forward<T>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      launch_forward<T, N, kVecs, kLanes>(context, p, packs);
-    });
+      return launch.template operator()<kVec, 1, 0>(columns / kVec);
+    for_norm_forward<T>(columns, aligned, launch);
   });
 }
 
 void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x,
                   Tensor weight, Tensor rstd, Tensor residual_gradient, Tensor sums,
-                  std::int64_t width) {
+                  std::int64_t width, const Maxima& maxima) {
   check_shapes(dx, x, weight, rstd);
   KINTSUGI_CHECK(
       dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
       "rms norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
+  if (maxima) {
+    check_maxima(maxima, dx);
+    clear_maxima(context, maxima);
+  }
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Backward<T> p = {.dx = rows_of<T>(dx),
@@ -246,13 +336,17 @@ void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, 
                            .residual = rows_of<const T>(residual_gradient),
                            .sums = sums ? data_of<Acc<T>>(sums) : nullptr,
                            .rows = row_count(x),
-                           .width = width};
+                           .width = width,
+                           .maxima = maxima_bits(maxima)};
     const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() &&
                          p.residual.aligned() && aligned16(p.weight);
     Acc<T>* target = data_of<Acc<T>>(dweight);
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
     for_norm_backward<T, 4>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      launch_backward<T, N, kVecs, kLanes>(context, p, target, packs);
+      if constexpr (kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2)
+        if (maxima) return launch_backward<T, N, kVecs, kLanes, true>(context, p, target, packs);
+      launch_backward<T, N, kVecs, kLanes, false>(context, p, target, packs);
+      if (maxima) find_maxima(context, maxima, dx);
     });
   });
 }
@@ -260,13 +354,13 @@ void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, 
 }  // namespace
 
 void rms_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
-                      double eps) {
-  run_forward(context, y, rstd, x, weight, {}, x.extent(x.rank() - 1), eps);
+                      double eps, Maxima maxima) {
+  run_forward(context, y, rstd, x, weight, {}, x.extent(x.rank() - 1), eps, maxima);
 }
 void rms_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x,
-                       Tensor weight, Tensor rstd, Tensor residual_gradient) {
+                       Tensor weight, Tensor rstd, Tensor residual_gradient, Maxima maxima) {
   run_backward(context, dx, dweight, dy, x, weight, rstd, residual_gradient, {},
-               x.extent(x.rank() - 1));
+               x.extent(x.rank() - 1), maxima);
 }
 
 void rms_norm_partial(const Context& context, Tensor sums, Tensor x) {
@@ -274,7 +368,7 @@ void rms_norm_partial(const Context& context, Tensor sums, Tensor x) {
 }
 void rms_norm_merged(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
                      Tensor sums, std::int64_t width, double eps) {
-  run_forward(context, y, rstd, x, weight, sums, width, eps);
+  run_forward(context, y, rstd, x, weight, sums, width, eps, {});
 }
 void rms_norm_backward_partial(const Context& context, Tensor sums, Tensor dy, Tensor x,
                                Tensor weight) {
@@ -283,7 +377,7 @@ void rms_norm_backward_partial(const Context& context, Tensor sums, Tensor dy, T
 void rms_norm_backward_merged(const Context& context, Tensor dx, Tensor dweight, Tensor dy,
                               Tensor x, Tensor weight, Tensor rstd, Tensor sums,
                               std::int64_t width) {
-  run_backward(context, dx, dweight, dy, x, weight, rstd, {}, sums, width);
+  run_backward(context, dx, dweight, dy, x, weight, rstd, {}, sums, width, {});
 }
 
 }  // namespace kintsugi::cuda

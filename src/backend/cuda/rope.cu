@@ -4,9 +4,24 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/maxima.cuh"
+#include "backend/fp8_scale.h"
 
 namespace kintsugi::cuda {
 namespace {
+
+// Rotates N pairs; direction -1: back.
+template <class T, int N>
+__device__ inline void rotate(Pack<T, N>& a, Pack<T, N>& b, const Pack<Acc<T>, N>& c,
+                              const Pack<Acc<T>, N>& s, Acc<T> direction) {
+  using A = Acc<T>;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const A x = up(a.v[k]), y = up(b.v[k]), sine = direction * s.v[k];
+    a.v[k] = down<T>(x * c.v[k] - y * sine);
+    b.v[k] = down<T>(y * c.v[k] + x * sine);
+  }
+}
 
 // One block per token: its heads use the same row of the table. Pair i is element i * step and the
 // element `distance` after it; N pairs at a time if step is 1.
@@ -27,17 +42,10 @@ __global__ void __launch_bounds__(256)
     const int head = index / packs, i = index % packs * N;
     T* low = x + token * token_stride + head * head_stride + i * step;
     T* high = low + distance;
-    const Pack<T, N> a = load<N>(low), b = load<N>(high);
-    const Pack<A, N> c = load<N>(cosine + i), s = load<N>(sine + i);
-    Pack<T, N> out_low, out_high;
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const A sine_k = direction * s.v[k];
-      out_low.v[k] = down<T>(up(a.v[k]) * c.v[k] - up(b.v[k]) * sine_k);
-      out_high.v[k] = down<T>(up(b.v[k]) * c.v[k] + up(a.v[k]) * sine_k);
-    }
-    store(low, out_low);
-    store(high, out_high);
+    Pack<T, N> a = load<N>(low), b = load<N>(high);
+    rotate(a, b, load<N>(cosine + i), load<N>(sine + i), direction);
+    store(low, a);
+    store(high, b);
   }
 }
 
@@ -50,6 +58,75 @@ void launch(const Context& context, const Tensor& x, const Acc<T>* table,
                     data_of<T>(x), x.stride(0), x.stride(1), heads, half,
                     pairs == RopePairs::Halves ? 1 : 2, pairs == RopePairs::Halves ? half : 1,
                     table, positions, Acc<T>(inverse ? -1 : 1));
+}
+
+// ---- the backward in strips (maxima.cuh), with the maxima of all columns
+constexpr int kRowsAtOnce = 2;  // of a thread: four loads before the first use, and the table's
+
+template <class T>
+struct RopeBackward {
+  Matrix<T> x;
+  MaximaBits maxima;
+  const Acc<T>* table;
+  const std::int32_t* positions;
+  int half, rotated;  // of a head, of x: columns
+  // -1. As a constant, the compiler might round another product than in rope_kernel.
+  Acc<T> direction;
+
+  // The first of the N columns of a unit; the others of its pairs are at distance `half`.
+  template <int N>
+  __device__ int column(int unit) const {
+    const int packs = half / N;
+    return unit / packs * 2 * half + unit % packs * N;
+  }
+};
+
+// A panel has 32 units of N pairs.
+template <class T, int N>
+__global__ void __launch_bounds__(kStripThreads, 3)
+    rope_backward_kernel(RopeBackward<T> p, StripSize size) {
+  using A = Acc<T>;
+  allow_next();
+  const StripThread<N> first(size.strip_rows);
+  const int column = p.template column<N>(first.column / N), in_head = column % (2 * p.half);
+  const bool inside = column < size.width, turns = column < p.rotated;
+  Magnitudes<T, N> low_columns, high_columns;
+  for (int i = 0; i < size.strip_rows; i += kStripWarps * kRowsAtOnce) {
+    Pack<T, N> low[kRowsAtOnce] = {}, high[kRowsAtOnce] = {};
+    Pack<A, N> cosine[kRowsAtOnce] = {}, sine[kRowsAtOnce] = {};
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int row = first.row + i + r * kStripWarps;
+      if (!inside || row >= size.rows) continue;
+      low[r] = load<N>(p.x.at(row, column));
+      high[r] = load<N>(p.x.at(row, column + p.half));
+      if (!turns) continue;
+      const A* angles = p.table + static_cast<std::int64_t>(p.positions[row]) * (2 * p.half);
+      cosine[r] = load<N>(angles + in_head);
+      sine[r] = load<N>(angles + p.half + in_head);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int row = first.row + i + r * kStripWarps;
+      if (row >= size.rows) continue;
+      if (turns) {
+        rotate(low[r], high[r], cosine[r], sine[r], p.direction);
+        store(p.x.at(row, column), low[r]);
+        store(p.x.at(row, column + p.half), high[r]);
+      }
+      const Magnitudes<T, N> in_low(low[r]), in_high(high[r]);
+      low_columns.include(in_low);
+      high_columns.include(in_high);
+      write_row_maximum(p.maxima.rows + row, max(in_low.largest(), in_high.largest()));
+    }
+  }
+  const unsigned of_low = panel_maximum(low_columns), of_high = panel_maximum(high_columns);
+  // Thread i has column i of the panel: one of unit i / N.
+  const int i = static_cast<int>(threadIdx.x),
+            to = p.template column<N>(first.panel / N + i / N) + i % N;
+  if (i >= 32 * N || to >= size.width) return;
+  atomicMax(p.maxima.columns + to, of_low);
+  atomicMax(p.maxima.columns + to + p.half, of_high);
 }
 
 // The operands of rope_store; all heads of a token are at strides `head`.
@@ -181,6 +258,39 @@ void rope(const Context& context, Tensor x, Tensor table, Tensor positions, bool
     else
       launch<T, 1>(context, x, cosines_sines, at, inverse, pairs);
   });
+}
+
+void rope_backward(const Context& context, Tensor x, Tensor table, Tensor positions,
+                   std::int64_t heads, Maxima maxima) {
+  using T = __nv_bfloat16;  // the type of fp8 runs
+  constexpr int N = kVecSize<T>;
+  const std::int64_t dim = table.extent(1), half = dim / 2;
+  check_maxima(maxima, x);
+  KINTSUGI_CHECK(heads * dim <= x.extent(1), "rope: {} heads of {} in {}", heads, dim,
+                 to_string(x.shape()));
+  const bool strips = x.elements() > 0 && x.dtype() == DType::BF16 && rows_of<T>(x).aligned() &&
+                      aligned16(table.data()) && half % N == 0 && x.extent(1) % dim == 0;
+  if (!strips) {
+    rope(context, x.part(1, 0, heads * dim).split_last(dim), table, positions, true,
+         RopePairs::Halves);
+    return find_maxima(context, maxima, x);
+  }
+  KINTSUGI_CHECK(table.contiguous() && dim % 2 == 0 && positions.contiguous() &&
+                     positions.elements() == x.extent(0),
+                 "rope: x {}, table {}", to_string(x.shape()), to_string(table.shape()));
+  clear_maxima(context, maxima);
+  const RopeBackward<T> p = {.x = Matrix<T>(x),
+                             .maxima = maxima_bits(maxima),
+                             .table = data_of<Acc<T>>(table),
+                             .positions = data_of<std::int32_t>(positions),
+                             .half = static_cast<int>(half),
+                             .rotated = static_cast<int>(heads * dim),
+                             .direction = -1.0f};
+  const StripGrid grid(context, x.extent(0), x.extent(1) / (2 * N));
+  const StripSize size{static_cast<int>(x.extent(0)), static_cast<int>(x.extent(1)), grid.rows};
+  // It follows the memset of the maxima, which nothing overlaps.
+  rope_backward_kernel<T, N><<<grid.blocks, kStripThreads, 0, context.stream>>>(p, size);
+  KINTSUGI_LAUNCHED();
 }
 
 }  // namespace kintsugi::cuda

@@ -67,21 +67,6 @@ __global__ void __launch_bounds__(256) backward_kernel(RowView<T> dgate_up, RowV
 // ---- the same in strips (maxima.cuh), with the maxima of the result
 constexpr int kRowsAtOnce = 2;  // of a thread: four or six loads before the first use
 
-struct StripSize {
-  int rows, width, strip_rows;
-};
-
-// A RowView without heads, which costs branches between the loads.
-template <class T>
-struct Matrix {
-  explicit Matrix(const Tensor& x)
-      : base(data_of<std::remove_const_t<T>>(x)), stride(x.stride(0)) {}
-  T* base;
-  std::int64_t stride;
-
-  __device__ T* at(int row, int column) const { return base + row * stride + column; }
-};
-
 // On a multiprocessor, as the registers allow without spills.
 constexpr int kForwardBlocks = 5, kBackwardBlocks = 4;
 
@@ -114,7 +99,7 @@ __global__ void __launch_bounds__(kStripThreads, kForwardBlocks)
       write_row_maximum(row_maxima + row, here.largest());
     }
   }
-  write_column_maxima(column_maxima, nullptr, columns, size.width);
+  write_column_maxima(column_maxima, nullptr, columns, first.panel, size.width);
 }
 
 template <class T, int N>
@@ -149,8 +134,8 @@ __global__ void __launch_bounds__(kStripThreads, kBackwardBlocks)
       write_row_maximum(row_maxima + row, max(in_gate.largest(), in_linear.largest()));
     }
   }
-  write_column_maxima(column_maxima, nullptr, gate_columns, size.width);
-  write_column_maxima(column_maxima + size.width, nullptr, linear_columns, size.width);
+  write_column_maxima(column_maxima, nullptr, gate_columns, first.panel, size.width);
+  write_column_maxima(column_maxima + size.width, nullptr, linear_columns, first.panel, size.width);
 }
 
 // ---- launches

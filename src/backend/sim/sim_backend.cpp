@@ -86,12 +86,14 @@ void SimBackend::bias_backward(Tensor dbias, Tensor dy) {
 
 // ---- normalisation
 
-void SimBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double) {
-  add_memory("rms_norm_forward", {y, rstd, x, weight});
+void SimBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double,
+                                  Maxima maxima) {
+  add_memory("rms_norm_forward", {y, rstd, x, weight, maxima.rows, maxima.columns});
 }
 void SimBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                   Tensor rstd, Tensor residual_gradient) {
-  add_memory("rms_norm_backward", {dx, dweight, dy, x, weight, rstd, residual_gradient});
+                                   Tensor rstd, Tensor residual_gradient, Maxima maxima) {
+  add_memory("rms_norm_backward",
+             {dx, dweight, dy, x, weight, rstd, residual_gradient, maxima.rows, maxima.columns});
 }
 void SimBackend::rms_norm_partial(Tensor sums, Tensor x) {
   add_memory("rms_norm_partial", {x, sums});
@@ -108,14 +110,14 @@ void SimBackend::rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, 
   add_memory("rms_norm_backward_merged", {dx, dweight, dy, x, weight, rstd, sums});
 }
 void SimBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                    Tensor bias, double) {
-  add_memory("layer_norm_forward", {y, mean, rstd, x, weight, bias});
+                                    Tensor bias, double, Maxima maxima) {
+  add_memory("layer_norm_forward", {y, mean, rstd, x, weight, bias, maxima.rows, maxima.columns});
 }
 void SimBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
                                      Tensor weight, Tensor mean, Tensor rstd,
-                                     Tensor residual_gradient) {
-  add_memory("layer_norm_backward",
-             {dx, dweight, dbias, dy, x, weight, mean, rstd, residual_gradient});
+                                     Tensor residual_gradient, Maxima maxima) {
+  add_memory("layer_norm_backward", {dx, dweight, dbias, dy, x, weight, mean, rstd,
+                                     residual_gradient, maxima.rows, maxima.columns});
 }
 
 // ---- attention
@@ -167,6 +169,11 @@ void SimBackend::rope_store(Tensor, Tensor, Tensor q, Tensor k, Tensor v, Tensor
 }
 void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
   add_memory("rope", {x, x, positions});
+}
+void SimBackend::rope_backward(Tensor x, Tensor table, Tensor positions, std::int64_t heads,
+                               Maxima maxima) {
+  const Tensor rotated = x.part(1, 0, heads * table.extent(1));  // the others are not written
+  add_memory("rope_backward", {x, rotated, positions, maxima.rows, maxima.columns});
 }
 
 // ---- retention
@@ -258,9 +265,11 @@ void SimBackend::swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
 void SimBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, Maxima maxima) {
   add_memory("swiglu_backward", {dgate_up, dout, gate_up, maxima.rows, maxima.columns});
 }
-void SimBackend::gelu_forward(Tensor out, Tensor x) { add_memory("gelu_forward", {out, x}); }
-void SimBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
-  add_memory("gelu_backward", {dx, dout, x});
+void SimBackend::gelu_forward(Tensor out, Tensor x, Maxima maxima) {
+  add_memory("gelu_forward", {out, x, maxima.rows, maxima.columns});
+}
+void SimBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x, Maxima maxima) {
+  add_memory("gelu_backward", {dx, dout, x, maxima.rows, maxima.columns});
 }
 void SimBackend::dropout(Tensor y, Tensor x, const DropoutOptions&, Tensor residual) {
   add_memory("dropout", {y, x, residual});

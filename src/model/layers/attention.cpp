@@ -31,6 +31,7 @@ void Attention::declare(Declaration& d) {
                               apart ? std::vector{1, copies, copies} : std::vector{1});
   const std::int64_t qkv = (heads_ + 2 * kv_heads_) * spec_.head_dim,
                      width = heads_ * spec_.head_dim;
+  if (spec_.rope && !spec_.qkv_per_head && !q_norm_) projection_.fp8().take_gradient_maxima(d);
   qkv_ = d.saved({.label = "q, k, v", .width = qkv});
   if (q_norm_) declare_norms(d);
   out_.declare_inputs(d, ParameterGroup::Attention);
@@ -143,6 +144,16 @@ void Attention::rotate(const LayerRun& run, const Heads& heads, bool inverse) co
   run.backend().rope(heads.k, table, run.batch.positions, inverse);
 }
 
+// Rotates the gradients of q and k back. Unless a norm changes them afterwards, it finds the maxima
+// of dqkv.
+void Attention::rotate_gradient(const LayerRun& run) const {
+  if (const Maxima maxima = projection_.gradient_maxima(run))
+    run.backend().rope_backward(run[dqkv_], run.context.tables.rope(*spec_.rope),
+                                run.batch.positions, heads_ + kv_heads_, maxima);
+  else
+    rotate(run, split(run[dqkv_]), true);
+}
+
 // Rotates, stores the new keys and values in the cache and attends to all of each sequence.
 void Attention::forward_cached(const LayerRun& run, const Heads& heads) const {
   const CachedTokens& cached = *run.batch.cached;
@@ -200,7 +211,7 @@ void Attention::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const 
     });
   else
     backward([&](const auto&... all) { run.backend().attention_backward(all..., options(run)); });
-  rotate(run, gradient, true);
+  rotate_gradient(run);
   if (q_norm_) norm_backward(run, gradient);
   projection_.backward_input(run, dx, run[dqkv_]);
 }

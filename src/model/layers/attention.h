@@ -14,8 +14,8 @@ class Attention final : public Sublayer {
   explicit Attention(const AttentionSpec& spec);
 
   void declare(Declaration& d) override;
-  const Linear& output() const override { return out_; }
-  bool keeps_input() const override { return projection_.keeps_input(); }
+  Linear& input() override { return projection_; }
+  Linear& output() override { return out_; }
   Tensor output_input(const LayerRun& run) const override { return run[attended_]; }
   void forward(const LayerRun& run, Tensor x) const override;
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;
@@ -37,6 +37,7 @@ class Attention final : public Sublayer {
   void norm_forward(const LayerRun& run) const;
   void norm_backward(const LayerRun& run, const Heads& gradient) const;
   void rotate(const LayerRun& run, const Heads& heads, bool inverse) const;
+  void rotate_gradient(const LayerRun& run) const;
   void forward_cached(const LayerRun& run, const Heads& heads) const;
   double scale() const;
   Tensor slopes(const LayerRun& run) const {

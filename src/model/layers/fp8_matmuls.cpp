@@ -55,8 +55,8 @@ void Fp8Matmuls::declare(Declaration& d, int weight, Shape shape, bool in_out, b
   if (!keeps_input_) x_columns_ = d.workspace(inputs);
 }
 
-void Fp8Matmuls::take_input_maxima(Declaration& d) {
-  if (on_ && !spec_->one_scale) input_maxima_ = d.workspace(maxima_spec("input maxima", inputs_));
+void Fp8Matmuls::take_input_maxima(Declaration& d, std::string_view label) {
+  if (on_ && !spec_->one_scale) input_maxima_ = d.workspace(maxima_spec(label, inputs_));
 }
 
 void Fp8Matmuls::take_gradient_maxima(Declaration& d) {

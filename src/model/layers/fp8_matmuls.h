@@ -29,8 +29,9 @@ class Fp8Matmuls {
   bool keeps_input() const { return keeps_input_; }
 
   // Who writes x, or dy, finds its maxima: call these after declare(), and give the tensors to the
-  // operation that writes. Empty if they are not needed.
-  void take_input_maxima(Declaration& d);
+  // operation that writes. Empty if they are not needed. The inputs whose maxima have the same
+  // label are written, and recomputed, one at a time.
+  void take_input_maxima(Declaration& d, std::string_view label);
   void take_gradient_maxima(Declaration& d);
   Maxima input_maxima(const LayerRun& run) const { return maxima(run, input_maxima_, inputs_); }
   Maxima gradient_maxima(const LayerRun& run) const {

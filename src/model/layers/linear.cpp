@@ -74,11 +74,12 @@ void Linear::forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_
   multiply(run, y, x, forward_options(run, with_bias));
 }
 
-void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
+void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x,
+                          const Maxima& maxima) const {
   MatmulOptions options = forward_options(run);
   if (fuses_gelu()) options.gelu = activated;
   multiply(run, y, x, options);
-  if (!fuses_gelu()) run.backend().gelu_forward(activated, y);
+  if (!fuses_gelu()) run.backend().gelu_forward(activated, y, maxima);
 }
 
 void Linear::forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
@@ -102,10 +103,10 @@ void Linear::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
   multiply_back(run, dx, dy);
 }
 
-void Linear::backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy,
-                                 Tensor before) const {
+void Linear::backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy, Tensor before,
+                                 const Maxima& maxima) const {
   multiply_back(run, dbefore, dy, fuses_gelu() ? before : Tensor());
-  if (!fuses_gelu()) run.backend().gelu_backward(dbefore, dbefore, before);
+  if (!fuses_gelu()) run.backend().gelu_backward(dbefore, dbefore, before, maxima);
 }
 
 void Linear::backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bias_dy) const {

@@ -20,19 +20,29 @@ class Linear {
   // x may be overwritten after the forward: backward_weight() does not read it, unless something
   // was recomputed.
   bool keeps_input() const { return fp8_.keeps_input(); }
-  // Who writes x or dy finds its maxima (Fp8Matmuls).
+  // Who writes x or dy finds its maxima (Fp8Matmuls). Empty if this run does not read them.
   Fp8Matmuls& fp8() { return fp8_; }
-  const Fp8Matmuls& fp8() const { return fp8_; }
+  Maxima input_maxima(const LayerRun& run) const {
+    return in_fp8(run) ? fp8_.input_maxima(run) : Maxima();
+  }
+  Maxima gradient_maxima(const LayerRun& run) const {
+    return in_fp8(run) ? fp8_.gradient_maxima(run) : Maxima();
+  }
 
   void forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual = {}) const;
   // If the inputs are sharded: computes this rank's partial sum. Only one rank adds the bias.
   void forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const;
-  void forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const;
+  // GELU is part of these matmuls, or an operation after them, which finds the maxima of its
+  // result.
+  bool fuses_gelu() const { return !adapters_.any() && !fp8_.on(); }
+  void forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x,
+                    const Maxima& maxima) const;
   void forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const;
   // backward_weight() runs after backward_input(), perhaps much later.
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const;
   // For x = gelu(before): computes the gradient of `before`.
-  void backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy, Tensor before) const;
+  void backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy, Tensor before,
+                           const Maxima& maxima) const;
   // The gradient of the bias is computed from `bias_dy`; empty: from dy.
   void backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bias_dy = {}) const;
 
@@ -44,8 +54,6 @@ class Linear {
   bool in_fp8(const LayerRun& run) const {
     return fp8_.on() && run.batch.cached == nullptr && run.size.length % kFp8Multiple == 0;
   }
-  // GELU is part of the matmul.
-  bool fuses_gelu() const { return !adapters_.any() && !fp8_.on(); }
   void multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gelu_input = {}) const;
   Tensor weight(const LayerRun& run) const {

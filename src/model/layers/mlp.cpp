@@ -5,10 +5,8 @@ namespace kintsugi {
 void Mlp::declare(Declaration& d) {
   up_.declare_outputs(d, ParameterGroup::Mlp, {1});
   down_.declare_inputs(d, ParameterGroup::Mlp);
-  if (gated()) {
-    down_.fp8().take_input_maxima(d);
-    up_.fp8().take_gradient_maxima(d);
-  }
+  if (gated() || !up_.fuses_gelu()) down_.fp8().take_input_maxima(d, "activation maxima");
+  if (gated() || !down_.fuses_gelu()) up_.fp8().take_gradient_maxima(d);
   const std::int64_t before = up_.outputs(), size = spec_.size / d.ranks().tensor;
   before_ = d.saved({.label = "mlp", .width = before});
   activated_ = d.saved({.label = "mlp activations",
@@ -26,7 +24,7 @@ void Mlp::forward(const LayerRun& run, Tensor x) const {
   // With Recompute::Selective, the backward recomputes the activation from its rounded input. The
   // forward then uses the rounded input too, so that recomputing gives the same bits.
   if (!gated() && run.recompute != Recompute::Selective)
-    return up_.forward_gelu(run, run[activated_], run[before_], x);
+    return up_.forward_gelu(run, run[activated_], run[before_], x, down_.input_maxima(run));
   if (gated() && run.batch.cached != nullptr)
     return up_.forward_swiglu(run, run[activated_], run[before_], x);
   up_.forward(run, run[before_], x);
@@ -35,18 +33,18 @@ void Mlp::forward(const LayerRun& run, Tensor x) const {
 
 void Mlp::recompute(const LayerRun& run) const {
   if (gated())
-    run.backend().swiglu_forward(run[activated_], run[before_], down_.fp8().input_maxima(run));
+    run.backend().swiglu_forward(run[activated_], run[before_], down_.input_maxima(run));
   else
-    run.backend().gelu_forward(run[activated_], run[before_]);
+    run.backend().gelu_forward(run[activated_], run[before_], down_.input_maxima(run));
 }
 
 void Mlp::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
   if (gated()) {
     down_.backward_input(run, run[dactivated_], dy);
     run.backend().swiglu_backward(run[dbefore_], run[dactivated_], run[before_],
-                                  up_.fp8().gradient_maxima(run));
+                                  up_.gradient_maxima(run));
   } else {
-    down_.backward_input_gelu(run, run[dbefore_], dy, run[before_]);
+    down_.backward_input_gelu(run, run[dbefore_], dy, run[before_], up_.gradient_maxima(run));
   }
   up_.backward_input(run, dx, run[dbefore_]);
 }

@@ -10,8 +10,8 @@ class Mlp final : public Sublayer {
   explicit Mlp(const MlpSpec& spec) : spec_(spec), up_(spec.up), down_(spec.down) {}
 
   void declare(Declaration& d) override;
-  const Linear& output() const override { return down_; }
-  bool keeps_input() const override { return up_.keeps_input(); }
+  Linear& input() override { return up_; }
+  Linear& output() override { return down_; }
   Tensor output_input(const LayerRun& run) const override { return run[activated_]; }
   void forward(const LayerRun& run, Tensor x) const override;
   void recompute(const LayerRun& run) const override;

@@ -25,24 +25,26 @@ void Norm::declare_statistics(Declaration& d) {
   rstd_ = d.saved(statistic);
 }
 
-void Norm::forward(const LayerRun& run, Tensor y, const NormStatistics& s, Tensor x) const {
+void Norm::forward(const LayerRun& run, Tensor y, const NormStatistics& s, Tensor x,
+                   const Maxima& maxima) const {
   const ParameterStore& store = run.store();
   if (spec_.kind == NormKind::Rms)
-    run.backend().rms_norm_forward(y, s.rstd, x, store.weight(weight_), spec_.eps);
+    run.backend().rms_norm_forward(y, s.rstd, x, store.weight(weight_), spec_.eps, maxima);
   else
     run.backend().layer_norm_forward(y, s.mean, s.rstd, x, store.weight(weight_),
-                                     store.weight(bias_), spec_.eps);
+                                     store.weight(bias_), spec_.eps, maxima);
 }
 
 void Norm::backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, const NormStatistics& s,
-                    Tensor residual_gradient) const {
+                    Tensor residual_gradient, const Maxima& maxima) const {
   const ParameterStore& store = run.store();
   if (spec_.kind == NormKind::Rms)
     run.backend().rms_norm_backward(dx, store.gradient(weight_), dy, x, store.weight(weight_),
-                                    s.rstd, residual_gradient);
+                                    s.rstd, residual_gradient, maxima);
   else
     run.backend().layer_norm_backward(dx, store.gradient(weight_), store.gradient(bias_), dy, x,
-                                      store.weight(weight_), s.mean, s.rstd, residual_gradient);
+                                      store.weight(weight_), s.mean, s.rstd, residual_gradient,
+                                      maxima);
 }
 
 // Columns with copies on several ranks count once per copy, both in the sums and in width_. In the

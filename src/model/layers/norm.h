@@ -31,10 +31,13 @@ class Norm {
   }
   bool has_mean() const { return spec_.kind == NormKind::Layer; }
 
-  void forward(const LayerRun& run, Tensor y, const NormStatistics& statistics, Tensor x) const;
+  // Finds the maxima of y, or of dx, if they are wanted.
+  void forward(const LayerRun& run, Tensor y, const NormStatistics& statistics, Tensor x,
+               const Maxima& maxima = {}) const;
   // Computes dx = gradient of x [+ residual_gradient] and adds to the parameters' gradients.
   void backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x,
-                const NormStatistics& statistics, Tensor residual_gradient = {}) const;
+                const NormStatistics& statistics, Tensor residual_gradient = {},
+                const Maxima& maxima = {}) const;
   // The same for sharded columns; sums (rows) is scratch.
   void forward_sharded(const LayerRun& run, Tensor y, Tensor rstd, Tensor x, Tensor sums) const;
   void backward_sharded(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, Tensor rstd,

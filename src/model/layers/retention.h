@@ -13,8 +13,8 @@ class Retention final : public Sublayer {
       : spec_(spec), projection_(spec.projection), out_(spec.out) {}
 
   void declare(Declaration& d) override;
-  const Linear& output() const override { return out_; }
-  bool keeps_input() const override { return projection_.keeps_input(); }
+  Linear& input() override { return projection_; }
+  Linear& output() override { return out_; }
   Tensor output_input(const LayerRun& run) const override { return run[gated_]; }
   void forward(const LayerRun& run, Tensor x) const override;
   void recompute(const LayerRun& run) const override;

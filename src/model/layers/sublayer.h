@@ -14,11 +14,9 @@ class Sublayer {
   virtual ~Sublayer() = default;
 
   virtual void declare(Declaration& d) = 0;
-  virtual const Linear& output() const = 0;
+  virtual Linear& input() = 0;  // reads x
+  virtual Linear& output() = 0;
   virtual Tensor output_input(const LayerRun& run) const = 0;
-
-  // Whether x may be overwritten after the forward (Linear::keeps_input).
-  virtual bool keeps_input() const = 0;
 
   // Computes output_input() from x (tokens, hidden). With batch.cached, x continues the tokens in
   // run.cache.
