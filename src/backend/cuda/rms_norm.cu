@@ -20,43 +20,7 @@ struct Forward {
   MaximaBits maxima = {};  // of y
 };
 
-template <class T, int N, int kVecs, int kLanes>
-__global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T> p, int packs) {
-  using A = Acc<T>;
-  using Threads = Team<kLanes>;
-  __shared__ A shared[32];
-  allow_next();
-  const int lane = Threads::lane(), lanes = Threads::lanes();
-  for_packs<kVecs>(packs, lane, lanes, [&](int, int i) { prefetch_line(p.weight + i * N); });
-  wait_for_previous();
-  const std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
-  const bool active = row < p.rows;
-  const int my_packs = active ? packs : 0;
-  RowCache<T, N, kVecs> x, weight;
-  x.read(p.x[active ? row : 0], my_packs, lane, lanes);
-  weight.read(p.weight, my_packs, lane, lanes);
-  A squares = 0;
-  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
-    const Pack<T, N> in = x.at(j, i);
-#pragma unroll
-    for (int k = 0; k < N; ++k) squares += up(in.v[k]) * up(in.v[k]);
-  });
-  squares = p.sums == nullptr ? Threads::sum(squares, shared) : p.sums[active ? row : 0];
-  const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
-  if (!active) return;
-  if (lane == 0) p.rstd[row] = r;
-  T* y = p.y[row];
-  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
-    const Pack<T, N> in = x.at(j, i), w = weight.at(j, i);
-    Pack<T, N> out;
-#pragma unroll
-    for (int k = 0; k < N; ++k) out.v[k] = down<T>(up(in.v[k]) * r * up(w.v[k]));
-    store(y + i * N, out);
-  });
-}
-
-// ---- the same with the maxima of y; element() leaves registers for them
+// element() takes fewer registers than up().
 template <int kVecs, class T, int N>
 __device__ inline Acc<T> squares_of(const RowCache<T, N, kVecs>& x, int packs, int lane,
                                     int lanes) {
@@ -77,6 +41,33 @@ __device__ inline Pack<T, N> scaled(const Pack<T, N>& in, Acc<T> rstd, const Pac
   return out;
 }
 
+template <class T, int N, int kVecs, int kLanes>
+__global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T> p, int packs) {
+  using A = Acc<T>;
+  using Threads = Team<kLanes>;
+  __shared__ A shared[32];
+  allow_next();
+  const int lane = Threads::lane(), lanes = Threads::lanes();
+  for_packs<kVecs>(packs, lane, lanes, [&](int, int i) { prefetch_line(p.weight + i * N); });
+  wait_for_previous();
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
+  const bool active = row < p.rows;
+  const int my_packs = active ? packs : 0;
+  RowCache<T, N, kVecs> x, weight;
+  x.read(p.x[active ? row : 0], my_packs, lane, lanes);
+  weight.read(p.weight, my_packs, lane, lanes);
+  A squares = squares_of<kVecs>(x, my_packs, lane, lanes);
+  squares = p.sums == nullptr ? Threads::sum(squares, shared) : p.sums[active ? row : 0];
+  const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
+  if (!active) return;
+  if (lane == 0) p.rstd[row] = r;
+  T* y = p.y[row];
+  for_packs<kVecs>(my_packs, lane, lanes,
+                   [&](int j, int i) { store(y + i * N, scaled(x.at(j, i), r, weight.at(j, i))); });
+}
+
+// ---- the same with the maxima of y
 // A team takes many rows, and reads the next one while it computes. It sums in the order of
 // forward_kernel.
 template <class T, int N, int kVecs, int kLanes>
@@ -164,18 +155,20 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
     const bool active = first + Threads::index() < p.rows;
     const std::int64_t row = active ? first + Threads::index() : 0;
     const int my_packs = active ? packs : 0;
-    RowCache<T, N, kVecs> dy, x;
+    const bool has_residual = p.residual.base != nullptr;
+    RowCache<T, N, kVecs> dy, x, residual;
     dy.read(p.dy[row], my_packs, lane, lanes);
     x.read(p.x[row], my_packs, lane, lanes);
+    if (has_residual) residual.read(p.residual[row], my_packs, lane, lanes);
     const A r = p.rstd[row];
     A dot = 0;
     for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
       const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const A h = up(in.v[k]) * r;
-        sums.add(0, j, i, k, up(d.v[k]) * h);
-        dot += up(d.v[k]) * up(w.v[k]) * h;
+        const A h = element(in, k) * r;
+        sums.add(0, j, i, k, element(d, k) * h);
+        dot += element(d, k) * element(w, k) * h;
       }
     });
     if (p.sums == nullptr)
@@ -184,15 +177,14 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
       dot = p.sums[row] * r;
     const A mean = dot / A(p.width);
     T* dx = p.dx[row];
-    const T* residual = p.residual.base == nullptr ? nullptr : p.residual[row];
     for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
       const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
-      Pack<T, N> extra = {};
-      if (residual != nullptr) extra = load<N>(residual + i * N);
+      const Pack<T, N> extra = has_residual ? residual.at(j, i) : Pack<T, N>{};
       Pack<T, N> out;
 #pragma unroll
       for (int k = 0; k < N; ++k)
-        out.v[k] = down<T>(up(extra.v[k]) + r * (up(d.v[k]) * up(w.v[k]) - up(in.v[k]) * r * mean));
+        out.v[k] = down<T>(element(extra, k) +
+                           r * (element(d, k) * element(w, k) - element(in, k) * r * mean));
       store(dx + i * N, out);
       maxima.include(j, out);
     });

@@ -204,7 +204,7 @@ void swiglu_forward(const Context& context, Tensor out, Tensor gate_up, Maxima m
     if (packs && maxima) return launch_forward_maxima<T>(context, out, maxima, gate_up);
     if (packs) return launch_forward<T, N>(context, out, gate_up);
     launch_forward<T, 1>(context, out, gate_up);
-    if (maxima) find_maxima(context, maxima, out, false);
+    if (maxima) find_maxima(context, maxima, out);
   });
 }
 
@@ -224,7 +224,7 @@ void swiglu_backward(const Context& context, Tensor dgate_up, Tensor dout, Tenso
     if (packs && maxima) return launch_backward_maxima<T>(context, dgate_up, maxima, dout, gate_up);
     if (packs) return launch_backward<T, N>(context, dgate_up, dout, gate_up);
     launch_backward<T, 1>(context, dgate_up, dout, gate_up);
-    if (maxima) find_maxima(context, maxima, dgate_up, false);
+    if (maxima) find_maxima(context, maxima, dgate_up);
   });
 }
 
