@@ -11,20 +11,21 @@ namespace kintsugi {
 class BucketHooks {
  public:
   virtual ~BucketHooks() = default;
-  // `next`: the bucket whose weights are needed next, to prefetch them; -1: unknown.
-  virtual void need_weights(int bucket, int next) = 0;
+  virtual void need_weights(int bucket) = 0;
+  // The weights of this bucket will be needed soon.
+  virtual void prefetch_weights(int bucket) = 0;
   virtual void done_with_weights(int bucket) = 0;
   // Called before a micro-batch's first contribution to the bucket's gradients, and after its last.
   // `first` and `last`: whether it is the step's first or last micro-batch.
   virtual void need_gradients(int bucket, bool first) = 0;
   virtual void done_with_gradients(int bucket, bool first, bool last) = 0;
 
-  // The same for all buckets of a layer.
+  // The same for all buckets of a layer. `next`: those of the layer that follows; may be empty.
   using Buckets = std::vector<int>;
   static inline const Buckets kNone = {};
   void need_all_weights(const Buckets& buckets, const Buckets& next = kNone) {
-    for (std::size_t i = 0; i < buckets.size(); ++i)
-      need_weights(buckets[i], i < next.size() ? next[i] : -1);
+    for (const int bucket : buckets) need_weights(bucket);
+    for (const int bucket : next) prefetch_weights(bucket);
   }
   void done_with_all_weights(const Buckets& buckets) {
     for (const int bucket : buckets) done_with_weights(bucket);

@@ -46,8 +46,7 @@ void ParameterStore::allocate_quantized(Arena& arena, bool one_buffer) {
     const std::int64_t rows = quantized_bytes(shape[0], shape[1]),
                        columns = quantized_bytes(shape[1], shape[0]);
     largest = std::max({largest, rows, columns});
-    if (const Tensor weights = bucket_weights(parameters[i].bucket);
-        weights && weights.dtype() != dtype_)  // space for rounded()
+    if (is_unrounded(static_cast<int>(i)))  // space for rounded()
       largest = std::max(largest, shape.elements() * static_cast<std::int64_t>(size_of(dtype_)));
     if (one_buffer)
       maxima_[static_cast<int>(i)] =

@@ -41,11 +41,15 @@ class ParameterStore {
   Tensor gradients() const { return gradients_; }  // in accumulator precision
   Tensor weight(int index) const { return weight(index, (*set_)[index].shape); }
   Tensor gradient(int index) const { return gradient(index, (*set_)[index].shape); }
-  // Several packed parameters as one tensor of the given shape; `first` is the first of them.
-  // Matrices that fp8 matmuls read may be in accumulator precision. The gradient of a parameter
-  // that is not trained is empty.
+  // Several packed parameters as one tensor of the given shape; `first` is the first of them. The
+  // gradient of a parameter that is not trained is empty.
   Tensor weight(int first, Shape shape) const;
   Tensor gradient(int first, Shape shape) const;
+  // The weights are in accumulator precision, because their fp8 copies are all that layers read.
+  bool is_unrounded(int index) const {
+    const Tensor weights = bucket_weights((*set_)[index].bucket);
+    return weights && weights.dtype() != dtype_;
+  }
   // The memory of the matrix in fp8; the layer that reads it quantizes it.
   QuantizedWeight quantized(int first, Shape shape, bool one_scale) const;
   // The same memory for the matrix rounded to dtype(), which must be quantized again afterwards.

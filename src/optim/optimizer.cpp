@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <map>
 
 #include "core/log.h"
 
@@ -82,16 +83,16 @@ Optimizer::~Optimizer() {
 
 // The number of blocks of a layer: they are fetched while the layer before it computes.
 std::size_t Optimizer::blocks_ahead(std::int64_t most) const {
-  const std::vector<Bucket>& buckets = sharding_->set().buckets();
-  std::vector<std::int64_t> blocks(buckets.size(), 0);
-  std::int64_t layer = 2;
+  std::map<int, std::int64_t> blocks;  // by layer
+  std::int64_t largest = 2;
   for (const StateSegment& segment : state_.segments()) {
     if (dynamic_cast<const ElementRule*>(segment.rule) == nullptr) continue;  // it has no blocks
-    const auto bucket = static_cast<std::size_t>(segment.bucket);
-    blocks[bucket] += (segment.elements + most - 1) / most;
-    if (buckets[bucket].role == Bucket::Role::Block) layer = std::max(layer, blocks[bucket]);
+    const Bucket& bucket = sharding_->set().buckets()[static_cast<std::size_t>(segment.bucket)];
+    if (bucket.role != Bucket::Role::Block) continue;
+    blocks[bucket.layer] += (segment.elements + most - 1) / most;
+    largest = std::max(largest, blocks[bucket.layer]);
   }
-  return static_cast<std::size_t>(layer);
+  return static_cast<std::size_t>(largest);
 }
 
 void Optimizer::find_blocks_of_buckets() {

@@ -332,7 +332,7 @@ void Sharding::gather(int bucket) {
                     shard_elements(bucket)));
 }
 
-void Sharding::need_weights(int bucket, int next) {
+void Sharding::need_weights(int bucket) {
   if (zero_ == 3) {
     gather(bucket);
     Slot& slot = slot_of(bucket);
@@ -341,7 +341,6 @@ void Sharding::need_weights(int bucket, int next) {
     slot.shard->wait(std::exchange(slot.gathering, {}));
     slot.busy = true;
     store_.set_weights(bucket, slot.weights.rows(0, whole_elements(bucket)));
-    if (next >= 0) gather(next);
   } else {
     apply_late_update(bucket);
     shard(bucket).wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));

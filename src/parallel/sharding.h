@@ -119,7 +119,10 @@ class Sharding final : public BucketHooks {
   // Finishes late updates and waits for all gathers.
   void finish_weights();
 
-  void need_weights(int bucket, int next) override;
+  void need_weights(int bucket) override;
+  void prefetch_weights(int bucket) override {
+    if (zero_ == 3) gather(bucket);
+  }
   void done_with_weights(int bucket) override;
   void need_gradients(int bucket, bool first) override;
   void done_with_gradients(int bucket, bool first, bool last) override;

@@ -76,6 +76,19 @@ TEST_P(Fp8Families, UnroundedWeightsChangeNoBit) {
   }
 }
 
+// The same with Muon, which updates whole matrices, and with a part of the matrices frozen.
+TEST(Fp8Training, UnroundedWeightsOfOtherKinds) {
+  Training training = in_fp8("llama-gqa");
+  training.precision = DType::BF16;
+  training.optimizer.kind = OptimizerKind::Muon;
+  expect_equal(trained({.dp = 2}, training, 3), trained({.dp = 2, .zero = 1}, training, 3), "Muon",
+               1e-6);
+  training.optimizer.kind = OptimizerKind::AdamW;
+  training.model.freeze = {"*.down_proj.*"};
+  expect_equal(trained({.dp = 2}, training, 3), trained({.dp = 2, .zero = 1}, training, 3),
+               "frozen", 1e-6);
+}
+
 TEST_P(Fp8Families, SchedulesAndRecomputeChangeNoBit) {
   Training training = in_fp8(GetParam());
   const Outcome expected = trained({.pp = 2}, training, 3);

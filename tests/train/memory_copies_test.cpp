@@ -66,6 +66,7 @@ struct CopyCase {
   RankLayout layout;
   bool nodes;  // two ranks per node; otherwise one node
   StateOffload offload = {};
+  bool fp8 = false;
 };
 
 class MemoryCopiesOf : public testing::TestWithParam<CopyCase> {
@@ -80,10 +81,11 @@ class MemoryCopiesOf : public testing::TestWithParam<CopyCase> {
             .root = directory_ / node};
   }
   Training training() const {
-    Training result{.model = tiny_model("llama-gqa", 4),
+    const bool fp8 = GetParam().fp8;
+    Training result{.model = fp8 ? tiny_fp8_model("llama-gqa") : tiny_model("llama-gqa", 4),
                     .precision = DType::BF16,
                     .sequences = 8,
-                    .length = 8,
+                    .length = fp8 ? 16 : 8,
                     .dropout = 0.1,
                     .offload = GetParam().offload};
     result.optimizer.ema.decay = 0.9;
@@ -292,6 +294,7 @@ TEST_P(MemoryCopiesOf, AFinishedRunLeavesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MemoryCopiesOf,
                          testing::Values(CopyCase{"one_node", {.dp = 2, .zero = 1}, false},
+                                         CopyCase{"fp8", {.dp = 2}, false, {}, true},
                                          CopyCase{"two_nodes", {.dp = 2, .zero = 3, .pp = 2}, true},
                                          CopyCase{"tensor_and_offload",
                                                   {.dp = 2, .tp = 2},

@@ -106,11 +106,12 @@ void launch_backward(const Context& context, T* dx, const T* dout, const T* x, s
   KINTSUGI_LAUNCHED();
 }
 
-// It follows the memset of the maxima, which nothing overlaps.
+// The kernel follows the memset of the maxima, which nothing overlaps.
 template <class T, bool kBackward>
 void launch_strips(const Context& context, const Tensor& result, const Maxima& maxima,
                    const Tensor& dout, const Tensor& x) {
   constexpr int N = kVecSize<T>;
+  clear_maxima(context, maxima);
   const StripGrid grid(context, x.extent(0), x.extent(1) / N);
   const StripSize size{static_cast<int>(x.extent(0)), static_cast<int>(x.extent(1)), grid.rows};
   strip_kernel<T, N, kBackward><<<grid.blocks, kStripThreads, 0, context.stream>>>(
@@ -123,10 +124,7 @@ void launch_strips(const Context& context, const Tensor& result, const Maxima& m
 void gelu_forward(const Context& context, Tensor out, Tensor x, Maxima maxima) {
   KINTSUGI_CHECK(out.contiguous() && x.contiguous() && out.elements() == x.elements(),
                  "gelu of {} to {}", to_string(x.shape()), to_string(out.shape()));
-  if (maxima) {
-    check_maxima(maxima, out);
-    clear_maxima(context, maxima);
-  }
+  if (maxima) check_maxima(maxima, out);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
@@ -146,10 +144,7 @@ void gelu_backward(const Context& context, Tensor dx, Tensor dout, Tensor x, Max
   KINTSUGI_CHECK(dx.contiguous() && dout.contiguous() && x.contiguous() &&
                      dx.elements() == x.elements() && dout.elements() == x.elements(),
                  "gelu of {}, its gradient {}", to_string(x.shape()), to_string(dout.shape()));
-  if (maxima) {
-    check_maxima(maxima, dx);
-    clear_maxima(context, maxima);
-  }
+  if (maxima) check_maxima(maxima, dx);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;

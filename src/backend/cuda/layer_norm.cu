@@ -235,10 +235,7 @@ void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rs
   check_shapes(y, x, weight, mean, rstd);
   KINTSUGI_CHECK(bias.elements() == weight.elements(), "layer norm with bias {}",
                  to_string(bias.shape()));
-  if (maxima) {
-    check_maxima(maxima, y);
-    clear_maxima(context, maxima);
-  }
+  if (maxima) check_maxima(maxima, y);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Forward<T> p = {.y = rows_of<T>(y),
@@ -254,7 +251,10 @@ void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rs
     const bool aligned = p.y.aligned() && p.x.aligned() && aligned16(p.weight) && aligned16(p.bias);
     for_norm_forward<T>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       if constexpr (kFindsMaxima<T, N, kVecs, kLanes>)
-        if (maxima) return launch_forward_maxima<T, N, kVecs, kLanes>(context, p, packs);
+        if (maxima) {
+          clear_maxima(context, maxima);
+          return launch_forward_maxima<T, N, kVecs, kLanes>(context, p, packs);
+        }
       launch_forward<T, N, kVecs, kLanes>(context, p, packs);
       if (maxima) find_maxima(context, maxima, y);
     });
@@ -268,10 +268,7 @@ void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tens
   KINTSUGI_CHECK(
       dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
       "layer norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
-  if (maxima) {
-    check_maxima(maxima, dx);
-    clear_maxima(context, maxima);
-  }
+  if (maxima) check_maxima(maxima, dx);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Backward<T> p = {.dx = rows_of<T>(dx),
@@ -291,9 +288,11 @@ void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tens
     // Two sums per column leave no registers for several packs of a row per thread of a warp.
     for_norm_backward<T, 1>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       if constexpr (kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2)
-        if (maxima)
+        if (maxima) {
+          clear_maxima(context, maxima);
           return launch_backward<T, N, kVecs, kLanes, true>(context, p, weight_target, bias_target,
                                                             packs);
+        }
       launch_backward<T, N, kVecs, kLanes, false>(context, p, weight_target, bias_target, packs);
       if (maxima) find_maxima(context, maxima, dx);
     });

@@ -274,10 +274,7 @@ void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const 
 void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
                  Tensor sums, std::int64_t width, double eps, const Maxima& maxima) {
   check_shapes(y, x, weight, rstd);
-  if (maxima) {
-    check_maxima(maxima, y);
-    clear_maxima(context, maxima);
-  }
+  if (maxima) check_maxima(maxima, y);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Forward<T> p = {.y = rows_of<T>(y),
@@ -294,7 +291,10 @@ void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor
     constexpr int kVec = kVecSize<T>;
     const auto launch = [&]<int N, int kVecs, int kLanes>(int packs) {
       if constexpr (kFindsMaxima<T, N, kVecs, kLanes>)
-        if (maxima) return launch_forward_maxima<T, N, kVecs, kLanes>(context, p, packs);
+        if (maxima) {
+          clear_maxima(context, maxima);
+          return launch_forward_maxima<T, N, kVecs, kLanes>(context, p, packs);
+        }
       launch_forward<T, N, kVecs, kLanes>(context, p, packs);
       if (maxima) find_maxima(context, maxima, y);
     };
@@ -313,10 +313,7 @@ void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, 
   KINTSUGI_CHECK(
       dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
       "rms norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
-  if (maxima) {
-    check_maxima(maxima, dx);
-    clear_maxima(context, maxima);
-  }
+  if (maxima) check_maxima(maxima, dx);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Backward<T> p = {.dx = rows_of<T>(dx),
@@ -336,7 +333,10 @@ void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, 
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
     for_norm_backward<T, 4>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       if constexpr (kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2)
-        if (maxima) return launch_backward<T, N, kVecs, kLanes, true>(context, p, target, packs);
+        if (maxima) {
+          clear_maxima(context, maxima);
+          return launch_backward<T, N, kVecs, kLanes, true>(context, p, target, packs);
+        }
       launch_backward<T, N, kVecs, kLanes, false>(context, p, target, packs);
       if (maxima) find_maxima(context, maxima, dx);
     });

@@ -93,18 +93,20 @@ Quantized Fp8Matmuls::transposed_input(const LayerRun& run) const {
   return view(keeps_input_ ? run[kept_x_columns_] : run[x_columns_], inputs_, run.size.tokens());
 }
 
-// W may be stored unrounded. Then it is rounded before it is quantized, as if it were not, so that
-// all ZeRO stages have the same fp8 numbers.
-bool Fp8Matmuls::is_unrounded(const LayerRun& run) const {
-  return run.store().weight(weight_, shape_).dtype() != run.store().dtype();
-}
-
 Tensor Fp8Matmuls::rounded_weight(const LayerRun& run) const {
   const Tensor weight = run.store().weight(weight_, shape_);
-  if (!is_unrounded(run)) return weight;
+  if (!run.store().is_unrounded(weight_)) return weight;
   const Tensor rounded = run.store().rounded(weight_, shape_);
   run.backend().copy(rounded, weight);
   return rounded;
+}
+
+// An unrounded W is rounded before it is quantized, so that all ZeRO stages have the same fp8
+// numbers.
+void Fp8Matmuls::quantize_weight(const LayerRun& run, Quantized rows, Quantized columns,
+                                 QuantizeOptions options) const {
+  options.through_bf16 = run.store().is_unrounded(weight_);
+  run.backend().quantize(rows, columns, run.store().weight(weight_, shape_), options);
 }
 
 // W is quantized once per step, in the forward of the first micro-batch (and again if that is
@@ -112,27 +114,25 @@ Tensor Fp8Matmuls::rounded_weight(const LayerRun& run) const {
 // Otherwise its maxima are found then, and it is quantized at every use.
 Quantized Fp8Matmuls::weight_for_forward(const LayerRun& run) const {
   const QuantizedWeight w = run.store().quantized(weight_, shape_, spec_->one_scale);
-  const Tensor weight = run.store().weight(weight_, shape_);
   const bool changed = run.batch.first || !run.batch.training;
-  QuantizeOptions options = counted(run, Operand::Weight, w.maxima);
-  options.through_bf16 = is_unrounded(run);
+  const QuantizeOptions options = counted(run, Operand::Weight, w.maxima);
   if (w.kept) {
-    if (changed) run.backend().quantize(w.rows, w.columns, weight, options);
+    if (changed) quantize_weight(run, w.rows, w.columns, options);
   } else {
-    if (changed && w.maxima) run.backend().find_maxima(w.maxima, weight, options.through_bf16);
-    run.backend().quantize(in_out_ ? Quantized() : w.rows, in_out_ ? w.columns : Quantized(),
-                           weight, options);
+    if (changed && w.maxima)
+      run.backend().find_maxima(w.maxima, run.store().weight(weight_, shape_),
+                                run.store().is_unrounded(weight_));
+    quantize_weight(run, in_out_ ? Quantized() : w.rows, in_out_ ? w.columns : Quantized(),
+                    options);
   }
   return in_out_ ? w.columns : w.rows;
 }
 
 Quantized Fp8Matmuls::weight_for_backward(const LayerRun& run) const {
   const QuantizedWeight w = run.store().quantized(weight_, shape_, spec_->one_scale);
-  QuantizeOptions options = this->options(w.maxima);
-  options.through_bf16 = is_unrounded(run);
   if (!w.kept)
-    run.backend().quantize(in_out_ ? w.rows : Quantized(), in_out_ ? Quantized() : w.columns,
-                           run.store().weight(weight_, shape_), options);
+    quantize_weight(run, in_out_ ? w.rows : Quantized(), in_out_ ? Quantized() : w.columns,
+                    options(w.maxima));
   return in_out_ ? w.rows : w.columns;
 }
 

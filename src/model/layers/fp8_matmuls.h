@@ -58,7 +58,8 @@ class Fp8Matmuls {
   Quantized transposed_gradient(const LayerRun& run) const {
     return view(run[dy_columns_], outputs_, run.size.tokens());
   }
-  bool is_unrounded(const LayerRun& run) const;
+  void quantize_weight(const LayerRun& run, Quantized rows, Quantized columns,
+                       QuantizeOptions options) const;
   Quantized weight_for_forward(const LayerRun& run) const;
   Quantized weight_for_backward(const LayerRun& run) const;
   bool keeps(const LayerRun& run) const {

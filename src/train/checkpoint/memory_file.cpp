@@ -18,7 +18,8 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kMemoryHeaderBytes = 4096;
-constexpr std::uint64_t kMemoryMagic = 0x32594d4547555354;  // also the version of the format
+// Also the version of the format, and of the order of the parameters (ParameterSet).
+constexpr std::uint64_t kMemoryMagic = 0x33594d4547555354;
 constexpr std::size_t kFileAlignment = 64;
 
 struct MemoryHeader {

@@ -87,6 +87,7 @@ Tensor Snapshot::at(std::size_t kind, std::size_t segment) const {
     const auto master = std::find_if(kinds_.begin(), kinds_.end(), [](const SavedKind& one) {
       return one.prefix == kMasterPrefix;
     });
+    KINTSUGI_CHECK(master != kinds_.end(), "unrounded weights without master weights");
     kind = static_cast<std::size_t>(master - kinds_.begin());
   }
   return copies_[kind * segments_.size() + segment];
