@@ -1,9 +1,11 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
 
+#include "model/bucket_hooks.h"
 #include "model/parameter_store.h"
 
 namespace kintsugi {
@@ -255,6 +257,45 @@ TEST(ParameterStoreTest, LaysOutWeightsAndGradients) {
   EXPECT_THROW(store.weight(q, {15, 8}), Failure);
   EXPECT_THROW(store.weight(q, {24, 8}), Failure);  // o is not packed
   EXPECT_THROW(store.weight(q, {4, 8}), Failure);
+}
+
+// Their weights may be stored in another precision than those of the rest of the layer.
+TEST(ParameterSetTest, MatricesOfFp8MatmulsHaveTheirOwnBuckets) {
+  ModelConfig config = small(Family::Llama);
+  config.hidden_size = 16;
+  config.head_dim = 0;
+  config.ffn_size = 32;
+  config.fp8 = {.recipe = Fp8Recipe::Rowwise, .filter = {"head", "mlp.down"}};
+  config.complete_and_check();
+  const ParameterSet set(config);
+  for (const Parameter& parameter : set.parameters()) {
+    const Bucket& bucket = set.buckets()[static_cast<std::size_t>(parameter.bucket)];
+    const bool matrix = parameter.name.find("_proj.weight") != std::string::npos &&
+                        parameter.name.find("down_proj") == std::string::npos;
+    EXPECT_EQ(parameter.fp8, matrix) << parameter.name;
+    EXPECT_EQ(bucket.fp8, matrix) << parameter.name;
+    EXPECT_TRUE(bucket.begin <= parameter.offset &&
+                parameter.offset + parameter.shape.elements() <= bucket.end)
+        << parameter.name;
+  }
+  EXPECT_EQ(set.buckets().size(), 2u + 2 * static_cast<std::size_t>(config.layers));
+}
+
+class RecordedHooks final : public BucketHooks {
+ public:
+  void need_weights(int bucket) override { calls.push_back(fmt::format("need {}", bucket)); }
+  void prefetch_weights(int bucket) override { calls.push_back(fmt::format("next {}", bucket)); }
+  void done_with_weights(int) override {}
+  void need_gradients(int, bool) override {}
+  void done_with_gradients(int, bool, bool) override {}
+  std::vector<std::string> calls;
+};
+
+// The next layer may have more buckets than this one.
+TEST(BucketHooksTest, PrefetchAllBucketsOfTheNextLayer) {
+  RecordedHooks hooks;
+  hooks.need_all_weights({4}, {5, 6});
+  EXPECT_EQ(hooks.calls, (std::vector<std::string>{"need 4", "next 5", "next 6"}));
 }
 
 TEST(ParameterStoreTest, WorksWithoutGradients) {
