@@ -178,13 +178,15 @@ void Block::forward(const LayerRun& run, Tensor output, Tensor input) const {
 // reads nothing that Recompute::Selective drops.
 void Block::recompute(const LayerRun& run, Tensor input, std::size_t branch) const {
   const Tensor from = input_of(run, input, branch);
+  LayerRun again = run;
+  again.repeats = true;
   if (run.recompute == Recompute::Full && branch + 1 == branches_.size()) {
-    forward_to_output(run, input);
-    branches_[branch].recompute_output(run);
+    forward_to_output(again, input);
+    branches_[branch].recompute_output(again);
   } else if (run.recompute == Recompute::Full) {
-    branches_[branch].recompute_norm(run, from);
+    branches_[branch].recompute_norm(again, from);
   } else if (run.recompute == Recompute::Selective) {
-    branches_[branch].recompute(run, from);
+    branches_[branch].recompute(again, from);
   }
 }
 

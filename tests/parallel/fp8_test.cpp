@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/parallel_run.h"
@@ -211,6 +212,27 @@ TEST(Fp8Training, UnroundedWeights) {
       EXPECT_TRUE(std::isfinite(member.step(2).gradient_norm));
     });
   }
+}
+
+// What is recomputed is not counted again.
+TEST(Fp8Training, StatisticsDoNotDependOnRecomputation) {
+  const auto counts = [](Recompute recompute) {
+    Training training = in_fp8("llama-gqa");
+    training.recompute = recompute;
+    std::vector<float> numbers;
+    on_ranks({}, training, [&](const Member& member) {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(2 * training.length));
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = static_cast<std::int32_t>(i * 7 % 11);
+      member.engine.step({.ids = tokens, .targets = tokens}, {.lr = 1e-3, .fp8_statistics = true});
+      numbers = member.engine.fp8_statistics();
+    });
+    return numbers;
+  };
+  const std::vector<float> expected = counts(Recompute::None);
+  EXPECT_GT(*std::max_element(expected.begin(), expected.end()), 0);
+  EXPECT_EQ(counts(Recompute::Selective), expected);
+  EXPECT_EQ(counts(Recompute::Full), expected);
 }
 
 // Frozen weights in fp8: only adapters are trained.

@@ -80,7 +80,7 @@ QuantizeOptions Fp8Matmuls::options(const Maxima& maxima) const {
 QuantizeOptions Fp8Matmuls::counted(const LayerRun& run, Operand operand,
                                     const Maxima& maxima) const {
   QuantizeOptions result = options(maxima);
-  if (const Tensor& all = run.batch.fp8_statistics)  // (sites, operands, 4)
+  if (const Tensor& all = run.batch.fp8_statistics; all && !run.repeats)  // (sites, operands, 4)
     result.statistics = all.select(0, spec_->site).select(0, static_cast<int>(operand));
   return result;
 }
@@ -109,12 +109,12 @@ void Fp8Matmuls::quantize_weight(const LayerRun& run, Quantized rows, Quantized 
   run.backend().quantize(rows, columns, run.store().weight(weight_, shape_), options);
 }
 
-// W is quantized once per step, in the forward of the first micro-batch (and again if that is
-// recomputed), and in every forward of an evaluation, if the store has memory for each matrix.
-// Otherwise its maxima are found then, and it is quantized at every use.
+// W is quantized once per step, in the forward of the first micro-batch, and in every forward of an
+// evaluation, if the store has memory for each matrix. Otherwise its maxima are found then, and it
+// is quantized at every use.
 Quantized Fp8Matmuls::weight_for_forward(const LayerRun& run) const {
   const QuantizedWeight w = run.store().quantized(weight_, shape_, spec_->one_scale);
-  const bool changed = run.batch.first || !run.batch.training;
+  const bool changed = !run.repeats && (run.batch.first || !run.batch.training);
   const QuantizeOptions options = counted(run, Operand::Weight, w.maxima);
   if (w.kept) {
     if (changed) quantize_weight(run, w.rows, w.columns, options);

@@ -53,6 +53,7 @@ struct LayerRun {
   std::span<const Tensor> kept_gradients =
       {};  // by branch; only if the backward runs in two halves
   Recompute recompute = Recompute::None;
+  bool repeats = false;               // a forward that ran before, for the backward
   const LayerCache* cache = nullptr;  // with batch.cached
 
   Backend& backend() const { return *context.backend; }
