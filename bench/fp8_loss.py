@@ -47,11 +47,11 @@ def read_run(a, precision, seed):
     """The records by step, or None if the run is not complete."""
     folder = run_dir(a, precision, seed)
     try:
+        with open(os.path.join(folder, "metrics.jsonl")) as file:
+            records = {r["step"]: r for r in map(json.loads, file)}
         with open(folder + ".yaml") as file:
             if file.read() != config(a, precision, seed):
                 raise SystemExit(f"error: {folder} has another configuration: use another --out")
-        with open(os.path.join(folder, "metrics.jsonl")) as file:
-            records = {r["step"]: r for r in map(json.loads, file)}
     except (OSError, ValueError):  # not started, or killed in the middle of a line
         return None
     complete = len(records) == a.steps and "valid_loss" in records.get(a.steps, {})
@@ -67,7 +67,10 @@ def train(a, precision, seed):
     for item in a.set:
         command += ["--set", item]
     with open(folder + ".log", "w") as log:
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+        try:
+            code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+        except OSError as error:
+            raise SystemExit(f"error: --kintsugi {a.kintsugi}: {error.strerror}")
     records = read_run(a, precision, seed)
     if code or records is None:
         with open(folder + ".log") as log:

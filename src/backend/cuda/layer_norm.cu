@@ -128,16 +128,6 @@ void launch_forward(const Context& context, const Forward<T>& p, int packs) {
   KINTSUGI_LAUNCHED();
 }
 
-// It follows the memset of the maxima, which nothing overlaps.
-template <class T, int N, int kVecs, int kLanes>
-void launch_forward_maxima(const Context& context, const Forward<T>& p, int packs) {
-  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-  const auto kernel = forward_maxima_kernel<T, N, kVecs, kLanes>;
-  const int blocks = resident_blocks(context, kernel, p.rows, grid);
-  kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
-  KINTSUGI_LAUNCHED();
-}
-
 template <class T>
 struct Backward {
   RowView<T> dx;
@@ -253,7 +243,8 @@ void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rs
       if constexpr (kFindsMaxima<T, N, kVecs, kLanes>)
         if (maxima) {
           clear_maxima(context, maxima);
-          return launch_forward_maxima<T, N, kVecs, kLanes>(context, p, packs);
+          return launch_resident<kVecs, kLanes>(context, forward_maxima_kernel<T, N, kVecs, kLanes>,
+                                                p, packs);
         }
       launch_forward<T, N, kVecs, kLanes>(context, p, packs);
       if (maxima) find_maxima(context, maxima, y);

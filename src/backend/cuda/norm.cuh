@@ -295,4 +295,13 @@ int resident_blocks(const Context& context, Kernel kernel, std::int64_t rows,
                                                  context.multiprocessors * std::max(1, resident)));
 }
 
+// Launches a forward with maxima. It follows their memset, which nothing overlaps.
+template <int kVecs, int kLanes, class P>
+void launch_resident(const Context& context, void (*kernel)(P, int), const P& p, int packs) {
+  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
+  const int blocks = resident_blocks(context, kernel, p.rows, grid);
+  kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
+  KINTSUGI_LAUNCHED();
+}
+
 }  // namespace kintsugi::cuda
