@@ -33,6 +33,7 @@ endef
 
 build: packages
 	$(call configure,$(BUILD),$(CUDA_FLAG))
+	@cat $(BUILD)/features.txt
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi
 
 install: build
@@ -128,6 +129,7 @@ gpu-build:
 	$(call configure,build-gpu,-DKINTSUGI_CUDA=REQUIRED -DKINTSUGI_TESTS=ON -DKINTSUGI_BENCH=ON -DKINTSUGI_CUDA_ARCHITECTURES=90a-real \
 	  -DCMAKE_INCLUDE_PATH=$(abspath $(SYSROOT))/usr/include \
 	  -DCMAKE_LIBRARY_PATH=$(abspath $(SYSROOT))/usr/lib/x86_64-linux-gnu)
+	@cat build-gpu/features.txt
 	@cmake --build build-gpu -j $(JOBS)
 
 gpu-test: gpu-build

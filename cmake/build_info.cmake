@@ -25,6 +25,7 @@ std::string_view program_version() { return \"${VERSION}\"; }
 std::string_view program_commit() { return \"${commit}\"; }
 std::string_view program_compiler() { return \"${COMPILER}\"; }
 std::string_view program_libraries() { return \"${LIBRARIES}\"; }
+std::string_view program_left_out() { return \"${LEFT_OUT}\"; }
 
 }  // namespace kintsugi
 ")

@@ -89,6 +89,5 @@ endif()
 kintsugi_report_missing()
 
 kintsugi_find_library(sentencepiece sentencepiece sentencepiece_processor.h)
-if(NOT sentencepiece_FOUND)
-  message(STATUS "SentencePiece models: not readable, the library was not found (Debian: libsentencepiece-dev)")
-endif()
+kintsugi_feature(SentencePiece ${sentencepiece_FOUND} "${sentencepiece_LIBRARY}"
+                 "tokenizer.model files cannot be read: libsentencepiece-dev was not found")

@@ -6,10 +6,14 @@ if(KINTSUGI_HWLOC)
   find_library(HWLOC_LIBRARY NAMES hwloc)
 endif()
 
-if(NOT KINTSUGI_HWLOC OR NOT HWLOC_INCLUDE_DIR OR NOT HWLOC_LIBRARY)
-  if(KINTSUGI_HWLOC)
-    message(STATUS "topologies of hwloc: not readable, the library was not found (Debian: libhwloc-dev)")
-  endif()
+set(KINTSUGI_HWLOC_FOUND FALSE)
+if(KINTSUGI_HWLOC AND HWLOC_INCLUDE_DIR AND HWLOC_LIBRARY)
+  set(KINTSUGI_HWLOC_FOUND TRUE)
+endif()
+kintsugi_feature(hwloc ${KINTSUGI_HWLOC_FOUND} "${HWLOC_LIBRARY}"
+                 "no topologies in kintsugi launch: libhwloc-dev was not found or is off")
+
+if(NOT KINTSUGI_HWLOC_FOUND)
   target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/launch/hwloc_missing.cpp)
   return()
 endif()

@@ -8,8 +8,10 @@ if(KINTSUGI_MPI)
   set(KINTSUGI_MPI_FOUND ${MPI_C_FOUND})
 endif()
 
+kintsugi_feature(MPI "${KINTSUGI_MPI_FOUND}" "${MPI_C_LIBRARIES}"
+                 "one rank only: no MPI was found (Debian: libopenmpi-dev) or it is off")
+
 if(NOT KINTSUGI_MPI_FOUND)
-  message(STATUS "MPI: not built, no MPI was found (Debian: libopenmpi-dev)")
   target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/comm/mpi_missing.cpp)
   return()
 endif()

@@ -13,11 +13,17 @@ if(KINTSUGI_NCCL AND KINTSUGI_CUDA_FOUND)
   endif()
 endif()
 
+if(KINTSUGI_CUDA_FOUND)
+  set(why "NCCL was not found or is off")
+else()
+  set(why "it needs CUDA")
+endif()
+kintsugi_feature(NCCL ${KINTSUGI_NCCL_FOUND} "${NCCL_LIBRARY}" "one GPU only: ${why}")
+
 if(NOT KINTSUGI_NCCL_FOUND)
   target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/comm/nccl_missing.cpp)
   return()
 endif()
-message(STATUS "NCCL: ${NCCL_LIBRARY}")
 
 file(GLOB KINTSUGI_NCCL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp)
 add_library(kintsugi_nccl OBJECT ${KINTSUGI_NCCL_SOURCES})

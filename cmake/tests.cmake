@@ -36,7 +36,8 @@ target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yam
   GTest::gtest GTest::gmock GTest::gtest_main)
 add_dependencies(kintsugi_tests kintsugi ${fakes})
 include(GoogleTest)
-gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
+# Listing takes a second, and more where the libraries of CUDA are read from a slow file system.
+gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 
 function(kintsugi_test_program name source)
   add_executable(${name} ${source})

@@ -99,6 +99,11 @@ TEST(Packaging, TheInstallationPageNamesEveryPackage) {
     }
 }
 
+// libasan, libtsan and libubsan: what a build for make sanitize loads besides.
+bool is_of_a_sanitizer(const std::string& package) {
+  return std::regex_match(package, std::regex("lib(a|l|t|ub)san[0-9]+"));
+}
+
 // The packages of the libraries that the binary loads, as Debian names them.
 std::set<std::string> loaded_packages() {
   std::set<std::string> packages;
@@ -125,9 +130,10 @@ TEST(Packaging, ContainersInstallWhatTheBinaryLoads) {
     GTEST_SKIP() << "the containers are Debian 12";
   std::set<std::string> expected = {"openmpi-bin"};
   for (const std::string& package : loaded_packages())
-    if (!package.empty() && package.find("cud") == std::string::npos &&
-        package.find("nccl") == std::string::npos && package != "libc6" &&
-        package != "libstdc++6" && package != "libgcc-s1")  // of the base image, or of CUDA
+    if (!package.empty() && !is_of_a_sanitizer(package) &&
+        package.find("cud") == std::string::npos && package.find("nccl") == std::string::npos &&
+        package != "libc6" && package != "libstdc++6" &&
+        package != "libgcc-s1")  // of the base image, or of CUDA
       expected.insert(package == "libopenblas0-openmp" ? "libopenblas0-pthread" : package);
   for (const char* recipe : {"container/Dockerfile", "container/kintsugi.def"}) {
     const std::string text = content_of(kRoot / recipe);
@@ -138,6 +144,22 @@ TEST(Packaging, ContainersInstallWhatTheBinaryLoads) {
         << recipe;
     EXPECT_THAT(text, testing::HasSubstr("install PREFIX=")) << recipe << " builds with make";
   }
+}
+
+// What configuring reports and what the program says later.
+TEST(Packaging, TheProgramSaysWhatWasLeftOut) {
+  const std::string table = content_of(fs::path(kintsugi_binary()).parent_path() / "features.txt");
+  for (const char* part : {"SentencePiece", "CUDA, cuDNN", "MPI", "NCCL", "dlib", "hwloc"})
+    EXPECT_THAT(table, testing::HasSubstr("\n  " + std::string(part) + " "));
+  std::string left_out;
+  std::istringstream rows(table);
+  for (std::string row; std::getline(rows, row);)
+    if (row.size() > 20 && row.substr(17, 3) == "NO ") {
+      const std::string name = row.substr(2, 15);
+      left_out += (left_out.empty() ? "" : ", ") + name.substr(0, name.find_last_not_of(' ') + 1);
+    }
+  EXPECT_THAT(output_of("\"" + kintsugi_binary() + "\" --version"),
+              testing::EndsWith("\nleft out: " + (left_out.empty() ? "nothing" : left_out) + "\n"));
 }
 
 TEST(Packaging, ShellCompletion) {

@@ -23,10 +23,12 @@ std::string version_text() {
       "compiler: {}\n"
       "backends: cpu ({}), cuda ({}), sim\n"
       "communication: MPI ({}), NCCL ({})\n"
-      "libraries: {}",
+      "libraries: {}\n"
+      "left out: {}",
       program_version(), program_commit(), program_compiler(), cpu_library_versions(),
       or_not_built(cuda_library_versions()), or_not_built(mpi_library_version()),
-      or_not_built(nccl_library_version()), program_libraries());
+      or_not_built(nccl_library_version()), program_libraries(),
+      program_left_out().empty() ? "nothing" : program_left_out());
 }
 
 }  // namespace kintsugi

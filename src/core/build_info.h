@@ -9,5 +9,6 @@ std::string_view program_version();    // "0.1.0"
 std::string_view program_commit();     // "91f9bbc0a1b2", "… with changes", or "unknown"
 std::string_view program_compiler();   // "GNU 12.2.0 for x86-64-v3"
 std::string_view program_libraries();  // "fmt 9.1.0, yaml-cpp 0.7.0, …"
+std::string_view program_left_out();   // optional parts that were not built: "NCCL, dlib"
 
 }  // namespace kintsugi

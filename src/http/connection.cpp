@@ -48,11 +48,6 @@ void Connection::linger() {
     if (::recv(socket_, rest.data(), rest.size(), MSG_DONTWAIT) <= 0) return;
 }
 
-bool Connection::poll_input(int timeout_ms) const {
-  pollfd entry{socket_, POLLIN, 0};
-  return ::poll(&entry, 1, timeout_ms) > 0;
-}
-
 bool Connection::wait(short events, Clock::time_point deadline) const {
   while (!ending_) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -34,7 +34,8 @@ class Connection {
   void begin_headers();
   void begin_body();
 
-  bool readable() const { return used_ < buffer_.size() || poll_input(0); }
+  // Waits for a byte. True: there will be none.
+  bool at_end() { return used_ == buffer_.size() && !fill(); }
   ssize_t read(char* data, std::size_t size);  // 0: end, -1: error or a limit is exceeded
   // Keeps the first write after a read until the second one, so that headers and body are sent
   // together.
@@ -42,16 +43,15 @@ class Connection {
   bool flush();
   bool gone() const;  // the client has closed the connection
   bool timed_out() const { return timed_out_; }
+  bool over_limit() const { return allowance_ == 0; }  // the client has sent too many bytes
 
   // The connection is closed after this reply, because the rest of a request was not read.
   void set_closing() { closing_ = true; }
   bool closing() const { return closing_; }
-  int socket() const { return socket_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool poll_input(int timeout_ms) const;
   bool wait(short events, Clock::time_point deadline) const;
   bool send_all(std::string_view data);
   bool fill();

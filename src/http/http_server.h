@@ -16,9 +16,6 @@ struct HttpServerOptions {
   ConnectionLimits connection = {};
 };
 
-// Whether this program was built with cpp-httplib.
-bool http_server_is_built();
-
 // Offers a service over HTTP/1.1, with a thread for each connection.
 class HttpServer {
  public:

@@ -16,7 +16,6 @@ class HttpListener {
   int port() const { return port_; }
   std::string address() const;  // "127.0.0.1:8000"
   bool is_local() const;        // only this machine can connect
-  int socket() const { return socket_; }
   // The socket of the next connection; -1: none within the time, or there was an error.
   int accept(int timeout_ms);
   void close();

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -19,12 +21,20 @@ struct TestBackend {
   std::function<std::unique_ptr<Backend>()> make;
 };
 
+// Whether this program can use a GPU of this machine. Asking CUDA itself takes seconds, and this is
+// asked wherever tests are listed, which every process of the test program does.
+inline bool gpu_is_present() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool hidden = visible != nullptr && (*visible == '\0' || *visible == '-');
+  return !cuda_library_versions().empty() && !hidden && std::filesystem::exists("/dev/nvidiactl");
+}
+
 // The backends whose device this machine has.
 inline const std::vector<TestBackend>& backends() {
   static const std::vector<TestBackend> all = [] {
     const std::vector<DType> precisions = {DType::F64, DType::F32, DType::BF16, DType::F16};
     std::vector<TestBackend> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
-    if (cuda_device_count() > 0)
+    if (gpu_is_present())
       present.push_back(
           {"cuda", precisions, [] { return make_cuda_backend({.host = make_cpu_backend()}); }});
     return present;

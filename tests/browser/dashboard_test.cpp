@@ -69,7 +69,6 @@ void write_run(const fs::path& directory, const WrittenRun& run) {
 class DashboardInBrowser : public testing::Test {
  protected:
   void SetUp() override {
-    if (!http_server_is_built()) GTEST_SKIP() << "built without cpp-httplib";
     if (!Browser::installed())
       GTEST_SKIP()
           << "chromium and chromedriver are not installed (Debian: chromium, chromium-driver)";

@@ -20,7 +20,6 @@ using testing::StartsWith;
 class PageInBrowser : public testing::Test {
  protected:
   void SetUp() override {
-    if (!http_server_is_built()) GTEST_SKIP() << "built without cpp-httplib";
     if (!Browser::installed())
       GTEST_SKIP()
           << "chromium and chromedriver are not installed (Debian: chromium, chromium-driver)";

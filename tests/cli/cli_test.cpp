@@ -80,7 +80,8 @@ TEST_F(CommandTest, Version) {
                                     "compiler: .+\n"
                                     "backends: cpu \\(OpenBLAS [0-9.]+\\), cuda \\(.+\\), sim\n"
                                     "communication: MPI \\(.+\\), NCCL \\(.+\\)\n"
-                                    "libraries: fmt [0-9.]+, .*yaml-cpp [0-9.]+.*\n"));
+                                    "libraries: fmt [0-9.]+, .*yaml-cpp [0-9.]+.*\n"
+                                    "left out: .+\n"));
 }
 
 TEST_F(CommandTest, WrongCommandLines) {

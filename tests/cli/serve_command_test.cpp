@@ -11,10 +11,7 @@ using testing::HasSubstr;
 
 class ServeCommand : public ProgramTest {
  protected:
-  void SetUp() override {
-    if (!http_server_is_built()) GTEST_SKIP() << "built without cpp-httplib";
-    make_served_model(directory_ / "model");
-  }
+  void SetUp() override { make_served_model(directory_ / "model"); }
   Outcome serve_and_signal(const std::string& options, const std::string& signal) {
     return run_in_shell(
         "rm -f log.txt; touch log.txt\n\"$kintsugi\" serve --checkpoint model --port 0 --threads "

@@ -31,9 +31,6 @@ class HttpServerTest : public testing::Test {
     make_served_model(*model_ / "model");
   }
   static void TearDownTestSuite() { model_.reset(); }
-  void SetUp() override {
-    if (!http_server_is_built()) GTEST_SKIP() << "built without cpp-httplib";
-  }
 
   void start(HttpServerOptions options = {}, ServiceOptions service = {}) {
     engine_ = std::make_unique<InferenceEngine>(*backend_, alone_, *model_ / "model",
@@ -142,6 +139,78 @@ TEST_F(HttpServerTest, LimitsBodies) {
   EXPECT_EQ(form.status, 415);
   EXPECT_THAT(form.headers, testing::Not(HasSubstr("EXCEPTION")));
   EXPECT_EQ(complete().status, 200);
+}
+
+TEST_F(HttpServerTest, ReadsChunks) {
+  start();
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+      "Transfer-Encoding: Chunked\r\n\r\n";
+  EXPECT_EQ(status_of(head + "a;name=value\r\n{\"prompt\":\r\n0E\r\n \"a\",\"n\": 1   \r\n" +
+                      "1\r\n}\r\n0\r\nX-Sum: 1\r\n\r\n"),
+            200);
+  for (const char* chunks :
+       {"0x1\r\n{\r\n0\r\n\r\n", "+1\r\n{\r\n0\r\n\r\n", " 1\r\n{\r\n0\r\n\r\n", "\r\n{",
+        "1\r\n{}\r\n0\r\n\r\n", "1\n{\r\n0\r\n\r\n", "-1\r\n", "0\r\nX : 1\r\n\r\n"})
+    EXPECT_EQ(status_of(head + chunks), 400) << chunks;
+  EXPECT_EQ(status_of(head + "7fffffffffffffff\r\n"), 413);
+}
+
+// A proxy in front of the server and the server itself must see the same requests.
+TEST_F(HttpServerTest, RefusesWhatAnotherReaderCouldUnderstandDifferently) {
+  start();
+  const std::string end = "Connection: close\r\n\r\n", first = "GET /health HTTP/1.1\r\n",
+                    post = "POST /v1/completions HTTP/1.1\r\n";
+  EXPECT_EQ(status_of(first + "x-EMPTY:\r\nX-Tab:\ta\tb\t\r\n" + end), 200);
+  EXPECT_EQ(status_of("\r\nGET /he%61lth?a=%2b+&&b HTTP/1.0\r\n\r\n"), 200);
+  for (const std::string header :
+       {"Transfer-Encoding : chunked\r\nContent-Length: 2", "X: a\r\n folded", "X : a", "X", ": a",
+        "X: a\nY: b", "X: a\rb", "X: \x01", "Host: a\r\nHost: a"})
+    EXPECT_EQ(status_of(first + header + "\r\n" + end), 400) << header;
+  EXPECT_EQ(status_of(first + std::string("X: a\0b\r\n", 9) + end), 400);
+  for (const std::string header :
+       {"Content-Length: +2", "Content-Length: 0x2", "Content-Length: 2, 2",
+        "Content-Length:", "Content-Length: 2\r\nContent-Length: 2",
+        "Content-Length: 2\r\nTransfer-Encoding: chunked"})
+    EXPECT_EQ(status_of(post + header + "\r\n" + end + "{}"), 400) << header;
+  EXPECT_EQ(
+      status_of("POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+      400);
+  for (const std::string line :
+       {"GET  /health HTTP/1.1", "GET /health", "GET /he alth HTTP/1.1", " GET /health HTTP/1.1",
+        "GET http://localhost/health HTTP/1.1", "GET /health HTTP/1.1 ", "GET /%4 HTTP/1.1",
+        "GET /%zz HTTP/1.1", "G(T /health HTTP/1.1", "\r\n\r\nGET /health HTTP/1.1"})
+    EXPECT_EQ(status_of(line + "\r\n" + end), 400) << line;
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\nHost: localhost\n\n"), 400);
+  EXPECT_EQ(status_of("GET /health HTTP/2.0\r\n\r\n"), 505);
+  EXPECT_EQ(status_of(post + "Expect: more\r\nContent-Length: 2\r\n" + end), 417);
+}
+
+TEST_F(HttpServerTest, AnswersClientsThatSendSeveralRequestsAtOnce) {
+  start();
+  RawClient client(port_);
+  client.send("HEAD /health HTTP/1.1\r\n\r\nGET /nothing HTTP/1.1\r\n\r\n" +
+              http_text("GET", "/health"));
+  const std::string text = client.receive_all();
+  const auto at = [&](const char* part, std::size_t from) { return text.find(part, from); };
+  const std::size_t head = at("200 OK", 0), second = at("404 Not Found", head);
+  ASSERT_NE(second, text.npos) << text;
+  // The reply to HEAD has no body.
+  EXPECT_EQ(at("\r\n\r\nHTTP/1.1 404", head), second - 13) << text;
+  EXPECT_NE(at("200 OK", second), text.npos) << text;
+}
+
+// HTTP/1.0 knows no chunks: the end of the connection ends the stream.
+TEST_F(HttpServerTest, StreamsToAnOldClient) {
+  start();
+  const std::string body = R"({"prompt": "a", "max_tokens": 2, "stream": true})";
+  RawClient client(port_);
+  client.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n" + body);
+  const HttpAnswer answer = parse_answer(client.receive_all());
+  EXPECT_EQ(answer.headers.find("Transfer-Encoding"), std::string::npos);
+  EXPECT_TRUE(answer.body.starts_with("data: ")) << answer.body;
+  EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n")) << answer.body;
 }
 
 TEST_F(HttpServerTest, AnswersAsAWholeWhateverRangeIsAskedFor) {

@@ -201,7 +201,7 @@ TEST_F(HttpServiceTest, StreamsTheSame) {
         if (!choice["finish_reason"].is_null()) reasons.push_back(choice["finish_reason"]);
       }
     const json& choice = whole["choices"][i];
-    EXPECT_EQ(text, choice["text"]);
+    EXPECT_EQ(choice["text"], text);
     EXPECT_EQ(tokens, choice["logprobs"]["tokens"]);
     EXPECT_EQ(offsets, choice["logprobs"]["text_offset"]);
     EXPECT_EQ(values.size(), choice["logprobs"]["token_logprobs"].size());
@@ -263,7 +263,7 @@ TEST_F(HttpServiceTest, Chats) {
   EXPECT_EQ(events.front()["choices"][0]["delta"]["role"], "assistant");
   EXPECT_EQ(events.front()["object"], "chat.completion.chunk");
   for (const json& event : events) text += event["choices"][0]["delta"].value("content", "");
-  EXPECT_EQ(text, choice["message"]["content"]);
+  EXPECT_EQ(choice["message"]["content"], text);
 }
 
 TEST_F(HttpServiceTest, AMessageCannotEndItsTurn) {

@@ -94,10 +94,6 @@ void serve_requests(const ServeArguments& a, const ModelFiles& files, InferenceE
 }
 
 void serve(ServeArguments& a) {
-  if (!http_server_is_built())
-    user_error(
-        "this program was built without cpp-httplib, which kintsugi serve needs; install it "
-        "(Debian: libcpp-httplib-dev) and build again");
   if (a.service.name.empty())
     a.service.name = default_name(a.engine.adapter.empty() ? a.model.checkpoint : a.engine.adapter);
   const ModelFiles files = find_model(a.model.checkpoint, a.engine.adapter);
