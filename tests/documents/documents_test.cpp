@@ -11,10 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <regex>
-#include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,15 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kRoot = source_directory();
-
-std::vector<std::string> documents() {
-  std::vector<std::string> names = {"README.md"};
-  for (const auto& entry : fs::directory_iterator(kRoot / "docs"))
-    if (entry.path().extension() == ".md")
-      names.push_back("docs/" + entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 struct Outcome {
   int code;            // 124 after the time limit
@@ -151,11 +139,8 @@ class DocumentTest : public testing::TestWithParam<std::string> {
   // Before all commands, because documents show a command first and then the file that it reads.
   void write_files(const MarkdownDocument& document) {
     for (const CodeBlock& block : document.blocks)
-      if (const BlockMark* file = block.mark("file")) {
-        std::string content;
-        for (const std::string& line : block.lines) content += line + "\n";
-        write_file(directory_ / file->text, content);
-      }
+      if (const BlockMark* file = block.mark("file"))
+        write_file(directory_ / file->text, block.text());
   }
 
   void run_block(const CodeBlock& block) {
@@ -258,7 +243,7 @@ class DocumentTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(DocumentTest, DoesWhatItShows) {
-  const MarkdownDocument document = parse_markdown(content_of(kRoot / GetParam()));
+  const MarkdownDocument document = markdown_document(GetParam());
   write_files(document);
   for (const CodeBlock& block : document.blocks) run_block(block);
   std::printf("%s: %d commands run, %d not run\n", GetParam().c_str(), run_, left_out_);
@@ -269,110 +254,8 @@ std::string test_name(const testing::TestParamInfo<std::string>& document) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Documents, DocumentTest, testing::ValuesIn(documents()), test_name);
-
-// What is wrong with a mark of this block, or nothing.
-std::string misuse(const BlockMark& mark, const CodeBlock& block) {
-  const bool commands = !block.commands().empty();
-  const bool compares = block.mark("output of") != nullptr ||
-                        std::ranges::any_of(block.commands(), [](const ShownCommand& command) {
-                          return !command.output.empty();
-                        });
-  const bool with_text = !mark.text.empty();
-  if (mark.name == "not run")
-    return !with_text                            ? "say why"
-           : commands && block.marks.size() == 1 ? ""
-                                                 : "nothing to leave out";
-  if (mark.name == "output not compared")
-    return !with_text ? "say why" : compares ? "" : "no output is shown";
-  if (mark.name == "numbers vary") return compares ? "" : "no output is shown";
-  if (mark.name == "before") return commands || compares ? "" : "nothing is run after it";
-  if (mark.name == "server") return commands ? "" : "nothing is started";
-  if (mark.name == "file") return with_text && !commands ? "" : "a file has a name and no commands";
-  if (mark.name == "output of") return with_text && !commands ? "" : "the block has commands";
-  if (mark.name == "exits with 1")
-    return std::ranges::any_of(block.commands(),
-                               [&](const ShownCommand& command) {
-                                 return with_text && command.text.starts_with(mark.text);
-                               })
-               ? ""
-               : "no command of the block begins like this";
-  return "unknown mark";
-}
-
-TEST(Documents, EveryBlockAndMarkSaysWhatItIs) {
-  for (const std::string& name : documents()) {
-    const MarkdownDocument document = parse_markdown(content_of(kRoot / name));
-    for (const std::string& mistake : document.mistakes) ADD_FAILURE() << name << ", " << mistake;
-    for (const CodeBlock& block : document.blocks)
-      for (const BlockMark& mark : block.marks)
-        EXPECT_EQ(misuse(mark, block), "") << name << ", line " << mark.line << ": " << mark.name;
-  }
-}
-
-using Options = std::map<std::string, std::set<std::string>>;  // by command: "data tokenize"
-
-// From the manual page, whose hyphens are escaped.
-Options options_of_all_commands(const fs::path& directory) {
-  fs::create_directories(directory / "build");
-  const Outcome page = run_commands(directory, "'" + kintsugi_binary() + "' completion man");
-  const std::string text = std::regex_replace(page.output, std::regex(R"(\\-)"), "-");
-  static const std::regex section(R"(\.SS kintsugi ([a-z -]+))"), name(R"(\\fB(.*?)\\fR)"),
-      option("--[a-z][a-z0-9-]*");
-  Options options;
-  std::string command;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    std::smatch match;
-    if (std::regex_match(line, match, section)) options[command = match[1].str()];
-    if (!std::regex_search(line, match, name)) continue;
-    const std::string names = match[1].str();
-    for (std::sregex_iterator found(names.begin(), names.end(), option), end; found != end; ++found)
-      options[command].insert(found->str());
-  }
-  return options;
-}
-
-// The commands in `text` with their options: {"train", {"--set"}} of "mpirun kintsugi train --set".
-std::vector<std::pair<std::string, std::set<std::string>>> uses_in(const std::string& text,
-                                                                   const Options& options) {
-  static const std::regex call(R"(\bkintsugi ([^|;&<>`]*))"), option(R"(\s(--[a-z][a-z0-9-]*))");
-  std::vector<std::pair<std::string, std::set<std::string>>> uses;
-  for (std::sregex_iterator match(text.begin(), text.end(), call), end; match != end; ++match) {
-    std::string words = (*match)[1].str();
-    words = words.substr(0, words.find(" -- "));
-    std::string command;
-    for (const auto& [known, unused] : options)
-      if ((words + " ").starts_with(known + " ") && known.size() > command.size()) command = known;
-    auto& use = uses.emplace_back(command, std::set<std::string>{});
-    for (std::sregex_iterator o(words.begin(), words.end(), option); o != end; ++o)
-      use.second.insert((*o)[1].str());
-  }
-  return uses;
-}
-
-TEST(Documents, OptionsExist) {
-  TemporaryDirectory directory;
-  const Options options = options_of_all_commands(directory.path());
-  ASSERT_TRUE(options.contains("data tokenize"));
-  int seen = 0;
-  for (const std::string& name : documents()) {
-    const MarkdownDocument document = parse_markdown(content_of(kRoot / name));
-    std::vector<std::string> texts = document.code_spans;
-    for (const CodeBlock& block : document.blocks)
-      for (const ShownCommand& command : block.commands()) texts.push_back(command.text);
-    for (const std::string& text : texts)
-      for (const auto& [command, used] : uses_in(text, options))
-        for (const std::string& option : used) {
-          ++seen;
-          const bool known = command.empty() ? option == "--version" || option == "--help"
-                                             : options.at(command).contains(option);
-          EXPECT_TRUE(known) << name << ": `" << text << "`: kintsugi " << command << " has no "
-                             << option;
-        }
-  }
-  EXPECT_GT(seen, 100);
-}
+INSTANTIATE_TEST_SUITE_P(Documents, DocumentTest, testing::ValuesIn(markdown_documents()),
+                         test_name);
 
 }  // namespace
 }  // namespace kintsugi

@@ -1,8 +1,11 @@
 #include "support/markdown_document.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <regex>
 #include <sstream>
+
+#include "support/paths.h"
 
 namespace kintsugi {
 
@@ -122,7 +125,7 @@ std::string without_numbers(const std::string& line) {
   }
   static const std::regex number(
       "[-+]?[0-9]+([.,:][0-9]+)*(e[-+]?[0-9]+)?"
-      "( ?(ns|µs|ms|s|min|h|d|[kMGTm]|[kMGT]?i?B|bytes)(?![A-Za-z]))?|–");
+      "( ?(ns|µs|ms|s|min|h|d|[kMGTm]|[kKMGT]?i?B|bytes)(?![A-Za-z]))?|–");
   static const std::regex several("#( ?#)+"), spaces(" +");
   text = std::regex_replace(text, number, "#");
   text = std::regex_replace(text, several, "#");
@@ -174,6 +177,12 @@ std::vector<std::string> comparable(const std::vector<std::string>& lines, Numbe
 
 }  // namespace
 
+std::string CodeBlock::text() const {
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  return all;
+}
+
 const BlockMark* CodeBlock::mark(const std::string& name) const {
   const auto found =
       std::find_if(marks.begin(), marks.end(), [&](const BlockMark& m) { return m.name == name; });
@@ -201,6 +210,21 @@ std::vector<ShownCommand> CodeBlock::commands() const {
 }
 
 MarkdownDocument parse_markdown(const std::string& text) { return Parser(text).parse(); }
+
+std::vector<std::string> markdown_documents() {
+  std::vector<std::string> names = {"README.md"};
+  std::error_code missing;  // the list is made before main(): no exception
+  for (const auto& entry :
+       std::filesystem::directory_iterator(source_directory() + "/docs", missing))
+    if (entry.path().extension() == ".md")
+      names.push_back("docs/" + entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+MarkdownDocument markdown_document(const std::string& name) {
+  return parse_markdown(content_of(source_directory() + "/" + name));
+}
 
 bool output_matches(const std::vector<std::string>& shown, const std::string& output,
                     Numbers numbers) {

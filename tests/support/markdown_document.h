@@ -1,7 +1,5 @@
 #pragma once
 
-#include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +25,7 @@ struct CodeBlock {
   std::vector<std::string> lines;
   std::vector<BlockMark> marks;
 
+  std::string text() const;
   const BlockMark* mark(const std::string& name) const;
   // sh: every line. console: the lines behind "$ ", each with the output below it. A backslash at
   // the end of a line continues a command.
@@ -40,6 +39,10 @@ struct MarkdownDocument {
 };
 
 MarkdownDocument parse_markdown(const std::string& text);
+
+// README.md and docs/*.md.
+std::vector<std::string> markdown_documents();
+MarkdownDocument markdown_document(const std::string& name);
 
 enum class Numbers { Same, Vary };
 
