@@ -217,11 +217,12 @@ class DocumentTest : public testing::TestWithParam<std::string> {
     const std::string commands =
         environment_of(directory_.path()) + "exec " + with_free_ports(command.text);
     write_file(directory_ / "build/server.sh", commands);
-    std::system(("cd '" + directory_.path().string() +
-                 "' && { timeout 60 bash build/server.sh "
-                 "</dev/null >'" +
-                 log.string() + "' 2>&1 & echo $! >'" + pid.string() + "'; }")
-                    .c_str());
+    const int started = std::system(("cd '" + directory_.path().string() +
+                                     "' && { timeout 60 bash build/server.sh "
+                                     "</dev/null >'" +
+                                     log.string() + "' 2>&1 & echo $! >'" + pid.string() + "'; }")
+                                        .c_str());
+    ASSERT_EQ(started, 0) << command.text;
     servers_.push_back(std::stoi(content_of(pid)));
     const Outcome ready =
         run("for i in $(seq 200); do grep -q http:// build/server.log && exit 0; "

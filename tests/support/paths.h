@@ -8,8 +8,8 @@ namespace kintsugi {
 // Functions, so that only one file is recompiled if the source or build directory changes.
 std::string source_directory();     // the project
 std::string test_data_directory();  // tests/data
-// The program under test; the environment variable KINTSUGI_BINARY names another one, such as that
-// of an older commit.
+// The program under test, which sees no GPU when a test starts it; the environment variable
+// KINTSUGI_BINARY names another one, such as that of an older commit.
 std::string kintsugi_binary();
 std::string fake_library(const std::string& name);          // tests/energy/fakes: "nvml"
 std::string content_of(const std::filesystem::path& path);  // "" if there is no such file
