@@ -46,8 +46,7 @@ void add_eval_aggregate(CLI::App& eval) {
       "aggregate", "Compute the published scores of a model from result files of lm-eval");
   command
       ->add_option("results", a->files,
-                   "Result files, or directories with *.json: the directory\n"
-                   "that `kintsugi eval --output` wrote, or that of one model in it")
+                   "Result files, or directories with *.json, such as that of eval --output")
       ->required();
   command->add_option("--rule", a->rule, "What is averaged: poro")->required();
   command->add_option("--only", a->only, "Some of the rule's scores: finnish,english,code")
