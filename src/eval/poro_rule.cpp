@@ -71,10 +71,12 @@ constexpr std::array<const char*, 57> kMmluSubjects = {
     "world_religions",
 };
 
+// `kintsugi eval` and lm-evaluation-harness since v0.4 call the metric acc.
 Component finbench(const std::string& name, const std::vector<std::string>& tasks) {
   Component component{.name = name, .shots = 3, .tasks = {}};
   for (const std::string& task : tasks)
-    component.tasks.push_back({{"bigbench_" + task, "multiple_choice_grade"}});
+    component.tasks.push_back(
+        {{"bigbench_" + task, "multiple_choice_grade"}, {"bigbench_" + task, "acc"}});
   return component;
 }
 

@@ -1,5 +1,7 @@
 #include "eval/result_files.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -22,6 +24,36 @@ std::optional<std::int64_t> shots_of(const ResultsJson& root, const std::string&
   if (root.contains("n-shot"))
     if (const auto shots = whole_number_at(root["n-shot"], task)) return shots;
   return root.contains("config") ? whole_number_at(root["config"], "num_fewshot") : std::nullopt;
+}
+
+std::vector<fs::path> json_files_in(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (entry.is_regular_file() && entry.path().extension() == ".json")
+      files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// The files in the directory itself, or in its only subdirectory that has some: `eval --output DIR`
+// writes DIR/<model>/results_<date>.json.
+std::vector<fs::path> result_files_in(const fs::path& directory) {
+  std::vector<fs::path> files = json_files_in(directory);
+  if (!files.empty()) return files;
+  std::vector<std::string> models;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (!entry.is_directory()) continue;
+    std::vector<fs::path> own = json_files_in(entry.path());
+    if (own.empty()) continue;
+    models.push_back(entry.path().string());
+    files = std::move(own);
+  }
+  std::sort(models.begin(), models.end());
+  if (models.empty()) user_error("the directory {} has no *.json", directory.string());
+  if (models.size() > 1)
+    user_error("{} has the results of several models: give one of {}", directory.string(),
+               fmt::join(models, ", "));
+  return files;
 }
 
 }  // namespace
@@ -56,17 +88,13 @@ std::vector<TaskResult> parse_results(const std::string& json, const std::string
 
 std::vector<TaskResult> read_results(const std::vector<std::string>& paths) {
   std::vector<fs::path> files;
-  for (const std::string& path : paths) {
-    if (!fs::is_directory(path)) {
+  for (const std::string& path : paths)
+    if (fs::is_directory(path)) {
+      const std::vector<fs::path> inside = result_files_in(path);
+      files.insert(files.end(), inside.begin(), inside.end());
+    } else {
       files.emplace_back(path);
-      continue;
     }
-    const std::size_t before = files.size();
-    for (const auto& entry : fs::directory_iterator(path))
-      if (entry.path().extension() == ".json") files.push_back(entry.path());
-    if (files.size() == before) user_error("the directory {} has no *.json", path);
-    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
-  }
   std::vector<TaskResult> results;
   for (const fs::path& file : files)
     for (TaskResult& result : parse_results(read_text_file(file), file.string()))

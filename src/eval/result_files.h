@@ -22,7 +22,8 @@ struct TaskResult {
 };
 
 std::vector<TaskResult> parse_results(const std::string& json, const std::string& source);
-// Of files, and of all *.json in directories.
+// Of files, and of all *.json in directories: in a directory itself, else in its only subdirectory
+// with such files (the model's, as `kintsugi eval --output` writes them).
 std::vector<TaskResult> read_results(const std::vector<std::string>& paths);
 
 }  // namespace kintsugi

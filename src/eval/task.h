@@ -115,6 +115,7 @@ struct DocumentRequests {
   std::vector<EvalRequest> unconditional;  // of the choices, for acc_mutual_info
   std::vector<std::string> choices;        // multiple choice
   Gold gold = std::int64_t{0};
+  EvalDocument label;                // of `gold`, as the task file gives it
   std::vector<std::string> targets;  // of a generated text
   TokenIds tokens;                   // of a document that is stored as tokens
   EvalDocument target;               // doc_to_target, for the record

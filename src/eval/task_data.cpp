@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "core/units.h"
 #include "data/corpora/text_stream.h"
 #include "data/stores/token_store.h"
 #include "eval/text.h"
@@ -15,6 +16,8 @@
 namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr std::size_t kMostUnpacked = std::size_t{1} << 30;  // text of a compressed file
 
 std::string name_of_file(const std::string& path) { return path == "-" ? "standard input" : path; }
 
@@ -90,7 +93,15 @@ std::string read_whole_text(const std::string& path) {
   TextStream stream(path);
   std::string text;
   std::vector<char> buffer(1 << 16);
-  while (const std::size_t bytes = stream.read(buffer)) text.append(buffer.data(), bytes);
+  while (const std::size_t bytes = stream.read(buffer)) {
+    text.append(buffer.data(), bytes);
+    // A few MB can expand to more than the memory; the size of a plain file is plain to see.
+    if (text.size() > kMostUnpacked && text.size() > stream.bytes_total())
+      user_error(
+          "{} has more than {} when unpacked: unpack it, split it into several files, or use a "
+          "token store",
+          path, format_bytes(static_cast<double>(kMostUnpacked)));
+  }
   return text;
 }
 

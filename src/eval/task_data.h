@@ -9,7 +9,8 @@
 
 namespace kintsugi {
 
-// Returns the text of a file (decompressed), or of standard input for "-".
+// Returns the text of a file (decompressed), or of standard input for "-". UserError if a
+// compressed file is very large when unpacked.
 using ReadText = std::function<std::string(const std::string& path)>;
 std::string read_whole_text(const std::string& path);
 

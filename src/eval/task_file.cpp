@@ -31,6 +31,28 @@ YAML::Node load_task_yaml(const fs::path& path, int depth = 0) {
   return merged;
 }
 
+// What to do instead of calling the Python function of a key.
+std::string without_python(const std::string& key) {
+  if (key.starts_with("process_docs") || key == "custom_dataset")
+    return "preprocess the data set: call the function once in Python, save its documents as JSON "
+           "lines, name them in dataset_kwargs.data_files and remove the key";
+  if (key.starts_with("doc_to_"))
+    return "write it as a template, or preprocess the data set: add the text as a column and name "
+           "the column";
+  return "remove the key, or use a task file without it";
+}
+
+// `key` is that of the node.
+void refuse_functions(const YAML::Node& node, const std::string& key, const fs::path& path) {
+  if (node.Tag() == "!function")
+    user_error("{}: {} is a Python function ({}), which needs Python: {}", path.string(), key,
+               node.IsScalar() ? node.Scalar() : "of a task", without_python(key));
+  if (node.IsSequence())
+    for (const auto& item : node) refuse_functions(item, key, path);
+  if (node.IsMap())
+    for (const auto& item : node) refuse_functions(item.second, item.first.Scalar(), path);
+}
+
 // The value as Python's YAML reader sees it.
 EvalDocument json_of_yaml(const YAML::Node& node) {
   if (node.IsMap()) {
@@ -331,7 +353,9 @@ ResponseFilters make_filters(const TaskFilter& filter) {
 }
 
 std::variant<EvalTask, EvalGroup> read_task_file(const fs::path& path) {
-  TaskMap map(load_task_yaml(path), path.string());
+  const YAML::Node keys = load_task_yaml(path);
+  refuse_functions(keys, "", path);
+  TaskMap map(keys, path.string());
   if (map.has("group")) return group_of(map);
   EvalTask task = task_of(map);
   task.file = path;

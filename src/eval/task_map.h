@@ -25,14 +25,13 @@ class TaskMap {
 
   const std::string& source() const { return source_; }
   bool has(const std::string& key) const { return node_[key].IsDefined(); }
-  bool is_map(const std::string& key) const { return node_[key].IsMap(); }
+  // yaml-cpp throws if the type of a missing value is asked for.
+  bool is_map(const std::string& key) const { return has(key) && node_[key].IsMap(); }
   // Undefined if the key is missing or null.
   YAML::Node take(const std::string& key) {
     known_.push_back(key);
     const YAML::Node node = std::as_const(node_)[key];  // does not insert the key
     if (!node.IsDefined() || node.IsNull()) return YAML::Node(YAML::NodeType::Undefined);
-    if (node.Tag() == "!function")
-      user_error("{}: {} is a Python function, which is not supported", source_, key);
     return node;
   }
   template <class T>

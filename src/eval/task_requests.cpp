@@ -105,7 +105,8 @@ void add_choice_requests(const EvalTask& task, const Fields& fields, const std::
   result.choices = fields.choices;
   const std::string& delimiter = task.format.target_delimiter;
   const bool contexts = fields.choices_are_contexts();
-  result.gold = gold_of(task, contexts ? fields.text : fields.target);
+  result.label = contexts ? fields.text : fields.target;
+  result.gold = gold_of(task, result.label);
   for (const std::string& choice : fields.choices)
     result.requests.push_back(
         contexts ? EvalRequest{prompt + choice, delimiter + python_text(fields.target)}

@@ -23,6 +23,7 @@ struct KeyOrigin {
   std::string prefix;  // "", "model." or "model.rope_scaling."
 
   std::string at(const YAML::Node& node) const {
+    if (!node) return source;             // not given: another key implies it
     const YAML::Mark mark = node.Mark();  // null for nodes that are not from a file (--set)
     return mark.is_null() ? source : fmt::format("{} line {}", source, mark.line + 1);
   }

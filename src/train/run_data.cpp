@@ -8,7 +8,6 @@
 #include "core/hash.h"
 #include "core/log.h"
 #include "data/sampling/megatron_order.h"
-#include "data/stores/content_record.h"
 
 namespace kintsugi {
 namespace {
@@ -347,17 +346,35 @@ std::string RunData::held_out_fingerprint() const {
   return hex64(hash.digest());
 }
 
-void RunData::check_content(const std::filesystem::path& record, bool continues) const {
+std::string RunData::difference_from(const PastOrder& past) const {
+  if (past.fingerprint.empty() || past.fingerprint == fingerprint()) return "";
+  if (past.seed && *past.seed != order_->seed())
+    return fmt::format(
+        "the seed of the data order (data.seed, else that of the run) was {}, now {}", *past.seed,
+        order_->seed());
+  if (past.fingerprint == hex64(order_->unseeded_fingerprint())) return "";
+  return "other data, weights, data.seed, data.valid_fraction, data.sequence_length, data.packing "
+         "or "
+         "(with max_epochs or order megatron) another number of steps";
+}
+
+std::unique_ptr<ContentCheck> RunData::check_content(const std::filesystem::path& record,
+                                                     bool continues) const {
   DataStores stores;
   for (const Source& source : sources_) stores.emplace_back(source.shards);
-  const auto before = continues ? read_content(record, fingerprint()) : std::nullopt;
+  std::optional<ContentRecord> before;
+  if (continues)
+    before = read_content(record, {fingerprint(), hex64(order_->unseeded_fingerprint())});
   if (continues && !before)
     log_warning(
         "{} has no record of the data's content at the start of the run: only the sizes and the "
         "ends of the files were compared",
         record.string());
-  write_content(record, fingerprint(),
-                before ? kintsugi::check_content(stores, *before) : record_content(stores));
+  const auto save = [record, own = fingerprint()](const ContentRecord& content) {
+    write_content(record, own, content);
+  };
+  return std::make_unique<ContentCheck>(
+      before ? compare_content(stores, *before) : record_content(stores), save);
 }
 
 std::int64_t RunData::bytes_of(std::span<const std::int32_t> targets) const {

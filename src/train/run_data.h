@@ -10,6 +10,7 @@
 #include "data/sampling/sample_order.h"
 #include "data/sampling/sample_reader.h"
 #include "data/sampling/validation_set.h"
+#include "data/stores/content_check.h"
 #include "data/tokenizers/tokenizer.h"
 #include "train/config/config.h"
 
@@ -20,6 +21,12 @@ enum class PackingFiles : std::uint8_t {
   Make,    // open them, and make those that are missing or damaged
   Verify,  // the same, but read existing ones completely to find damage
   Read,    // write nothing: what is missing is packed in memory
+};
+
+// What a checkpoint says of the order of the samples that were trained on.
+struct PastOrder {
+  std::string fingerprint = {};            // RunData::fingerprint(); empty: not recorded
+  std::optional<std::uint64_t> seed = {};  // fingerprints of earlier versions leave it out
 };
 
 // The data of a run: its sources, opened and checked against the tokenizer and the model, the order
@@ -50,9 +57,13 @@ class RunData {
   // files. Cheap enough for every rank.
   std::string fingerprint() const;
   std::string held_out_fingerprint() const;
-  // Hashes the file contents that the fingerprint leaves out (content_record.h); one rank calls it.
-  // Writes `record`. A resumed run compares with it first and throws UserError if a file changed.
-  void check_content(const std::filesystem::path& record, bool continues) const;
+  // Says what differs from an earlier order; empty if nothing does.
+  std::string difference_from(const PastOrder& past) const;
+  // Compares the file contents that the fingerprint leaves out with `record` if the run continues,
+  // and writes `record`. One rank calls it. Throws UserError if a file changed. What is too much to
+  // read at once is read while the returned object exists.
+  std::unique_ptr<ContentCheck> check_content(const std::filesystem::path& record,
+                                              bool continues) const;
   // The weights of the losses by label (objective.class_weights); empty: all 1.
   const std::vector<float>& class_weights() const { return class_weights_; }
   // The number of text bytes of these targets; targets without a loss are skipped.

@@ -29,7 +29,7 @@ LineageStage from_past(const PastStage& past) {
           .first_step = past.first_step,
           .last_step = past.last_step,
           .samples = past.samples,
-          .data = past.data,
+          .order = {.fingerprint = past.data},  // its configuration has the seed
           .batches = past.batches,
           .skipped = past.skipped,
           .text = past.config};
@@ -93,6 +93,19 @@ RunConfig with_past_batches(RunConfig run) {
                                         {state.step - state.stage_start, state.samples});
   run.past_batches = stage(run.stage).past_batches;
   return run;
+}
+
+PastOrder past_order(const fs::path& checkpoint) {
+  const TrainerState state = saved_state(checkpoint);
+  PastOrder order{.fingerprint = state.data};
+  try {
+    order.seed = parse_saved_config(saved_config(checkpoint), "config.yaml")
+                     .at_stage(state.stage)
+                     .data_seed();
+  } catch (const UserError&) {
+    // It was not saved, or by a version with other keys.
+  }
+  return order;
 }
 
 TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
@@ -161,6 +174,7 @@ std::string LineageStage::description() const {
 std::vector<LineageStage> lineage_of(const RunConfig& config) {
   const RunConfig run = with_past_batches(config);
   const TrainerState state = position_of(run);
+  const auto latest = peek_latest_checkpoint(fs::path(run.run.dir) / "checkpoints");
   std::vector<LineageStage> stages;
   for (const PastStage& past : state.history) stages.push_back(from_past(past));
   std::int64_t step = state.stage_start;
@@ -172,6 +186,7 @@ std::vector<LineageStage> lineage_of(const RunConfig& config) {
          .first_step = step + 1,
          .last_step = step + stage.total_steps(),
          .samples = stage.total_samples(),
+         .order = latest && i == state.stage ? past_order(*latest) : PastOrder{},
          .batches = stage.past_batches,
          .skipped = i == state.stage ? state.skipped_samples : std::vector<SkippedSamples>{},
          .text = to_yaml(stage)});

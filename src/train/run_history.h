@@ -8,6 +8,7 @@
 
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/config.h"
+#include "train/run_data.h"
 
 namespace kintsugi {
 
@@ -26,6 +27,9 @@ RunConfig parse_saved_config(const std::string& text, const std::string& source)
 // steps, needs them. A checkpoint that cannot be read is reported when it is loaded.
 RunConfig with_past_batches(RunConfig run);
 
+// Returns the order of the samples of the stage in which a checkpoint was saved.
+PastOrder past_order(const std::filesystem::path& checkpoint);
+
 // UserError if run.from is in the run's own directory.
 void check_other_run(const RunConfig& config);
 // Returns the checkpoint that run.from names. UserError if it has none, if it is one of this run,
@@ -37,7 +41,7 @@ struct LineageStage {
   std::string run = {}, name = {};  // as in PastStage
   std::int64_t first_step = 0, last_step = 0;
   std::int64_t samples = 0;             // of these steps
-  std::string data = {};                // fingerprint; empty: it was not recorded
+  PastOrder order = {};                 // as far as a checkpoint recorded it
   std::vector<PastBatch> batches = {};  // as in PastStage
   std::vector<SkippedSamples> skipped = {};
   std::string text = {};            // its configuration, as YAML

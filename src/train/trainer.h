@@ -108,6 +108,7 @@ class Trainer {
     double outliers = 0;       // number of ranks that skipped this step as an outlier: all or none
     double saved = 0;          // number of ranks whose save in the background has ended
     double save_due = 0;       // 1 from rank 0: save now (train.checkpoint_every: auto)
+    double other_data = 0;     // 1 from rank 0: a data file is not that of the start
     EnergyTotals energy = {};  // since the launch
   };
   void sum_over_ranks(std::span<double> values);
@@ -131,6 +132,8 @@ class Trainer {
   // this rank. Errors are not thrown here but by that step, so that the current step can still be
   // saved.
   double load_next_batch(std::int64_t step, Trace* trace);
+  void end_on_other_data(std::int64_t step);
+  void close_content_check();
   ProfileFacts profile_facts();
   TokenBatch tokens();  // of batch_
   // The weights of the targets by their labels; empty without objective.class_weights.
@@ -177,7 +180,8 @@ class Trainer {
   void report_start(const Start& start, bool begins) const;
   // Logs where the weights come from, and warns if the tokenizer of that model differs.
   void report_origin(const std::filesystem::path& model, const std::string& line) const;
-  void check_same_run() const;
+  void check_same_run(const Start& start) const;
+  void check_same_order(const Start& start) const;
   void check_finished_stages() const;
   void take_over(const Start& start);
   // Logs every configuration key whose value has changed, and a jump of the learning rate. A run
@@ -291,6 +295,7 @@ class Trainer {
   RunConfig config_;
   std::filesystem::path directory_;
   std::unique_ptr<RunData> data_;
+  std::unique_ptr<ContentCheck> content_check_;   // on rank 0, during run()
   std::vector<Tokenizer::File> tokenizer_files_;  // copied into each checkpoint; on rank 0
   std::unique_ptr<RunTasks> tasks_;               // of train.eval_tasks; on rank 0
   std::optional<SamplePrompts> samples_;          // of train.samples

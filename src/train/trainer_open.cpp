@@ -163,7 +163,7 @@ void Trainer::note_base() {
 
 void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   if (start && !start->other_run) check_finished_stages();
-  if (start && !begins) check_same_run();
+  if (start && !begins) check_same_run(*start);
   if (start) take_over(*start);
   if (start && begins && !start->other_run && is_first()) keep_always(start->checkpoint);
   if (start && begins) {
@@ -172,6 +172,7 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   }
   if (start && !begins) {
     state_.batches = config_.past_batches;
+    state_.data = data_->fingerprint();  // that of an earlier version had no seed
     return;
   }
   state_.stage = config_.stage;
@@ -207,7 +208,7 @@ void Trainer::open_run(ResumeMode resume) {
     schedule_.first_step = begins ? state_.step : state_.stage_start;
     enter_stage(start, begins);
     if (!is_first()) return;
-    data_->check_content(
+    content_check_ = data_->check_content(
         directory_ / (config_.stage == 0 ? "data.json"
                                          : fmt::format("data-stage-{}.json", config_.stage + 1)),
         !begins);
@@ -284,16 +285,11 @@ void Trainer::report_origin(const fs::path& model, const std::string& line) cons
   if (!warning.empty()) log_warning("{}", warning);
 }
 
-void Trainer::check_same_run() const {
+void Trainer::check_same_run(const Start& start) const {
   if (state_.seed != config_.run.seed)
     user_error("the run in {} was started with seed {}, the configuration says {}",
                directory_.string(), state_.seed, config_.run.seed);
-  if (state_.data != data_->fingerprint())
-    user_error(
-        "the run in {} was started on other data, weights, data.valid_fraction, "
-        "data.sequence_length, data.packing or (with max_epochs or order megatron) for another "
-        "number of steps: its data position cannot be carried over; choose another run.dir",
-        directory_.string());
+  check_same_order(start);
   if (state_.step <= schedule_.last_step()) return;
   const std::string title = config_.stage_title(),
                     keys = title.empty() ? "train." : fmt::format("stages[{}].", config_.stage);
@@ -302,6 +298,17 @@ void Trainer::check_same_run() const {
       "{}tokens), or point checkpoints/latest to an earlier checkpoint",
       title.empty() ? "" : title + " of ", directory_.string(), state_.step - state_.stage_start,
       schedule_.total_steps, keys, keys);
+}
+
+void Trainer::check_same_order(const Start& start) const {
+  if (state_.data == data_->fingerprint()) return;
+  const PastOrder past{state_.data, past_order(start.checkpoint).seed};
+  const std::string other = data_->difference_from(past);
+  if (!other.empty())
+    user_error(
+        "the run in {} was started with another order of samples ({}): its data position cannot be "
+        "carried over; restore the setting, or choose another run.dir",
+        directory_.string(), other);
 }
 
 // The last entries of the history are the stages of this run that are finished, and state_.stage is

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "core/hash.h"
 #include "support/counting_store.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
@@ -219,6 +220,63 @@ TEST_F(DataWhereTest, StepsOfTheRunThatARunContinues) {
   EXPECT_THAT(where("--step 2"), HasSubstr("run base (steps 1 to 3)"));
   write_store(directory_, "numbers", counting_documents({40, 70, 80}));
   EXPECT_THAT(where("--step 2", 2), HasSubstr("is no longer the data that was trained on"));
+}
+
+// The order before and after would overlap, and the steps before would be reported with wrong
+// samples.
+TEST_F(DataWhereTest, AnotherSeedOfTheOrderIsRefused) {
+  for (const std::string order : {"", " --set data.order=megatron --set data.split=1"}) {
+    std::filesystem::remove_all(directory_ / "run");
+    const std::string train = "train run.yaml --set train.checkpoint_every=1" + order;
+    // A longer run has another order of Megatron, so that it is stopped instead.
+    ASSERT_EQ(run_kintsugi(train + " --set train.steps=4").code, 0);
+    const std::string known = where("--step 2 --set train.steps=4" + order);
+    std::filesystem::remove_all(directory_ / "run/checkpoints/step-00000004");
+    std::filesystem::remove(directory_ / "run/checkpoints/latest");
+    std::filesystem::create_directory_symlink("step-00000003",
+                                              directory_ / "run/checkpoints/latest");
+    const std::string other = " --set train.steps=4 --set data.seed=9";
+    const Outcome resumed = run_kintsugi(train + other);
+    EXPECT_EQ(resumed.code, 2);
+    EXPECT_THAT(resumed.error, AllOf(HasSubstr("data.seed"), HasSubstr("was 3, now 9")));
+    EXPECT_THAT(where("--step 2" + order + other, 2),
+                AllOf(HasSubstr("no longer the data that was trained on"), HasSubstr("was 3")));
+    EXPECT_EQ(where("--step 2 --set train.steps=4" + order), known);
+    EXPECT_EQ(run_kintsugi(train + " --set train.steps=4 --set data.seed=3").code, 0)
+        << "the same seed in other words";
+  }
+}
+
+// Fingerprints of earlier versions leave the seed out. Such runs continue with the same seed, which
+// their saved configuration has, and with no other.
+TEST_F(DataWhereTest, RunsOfEarlierVersionsContinueWithTheSameSeed) {
+  ASSERT_EQ(run_kintsugi("train run.yaml --set train.steps=2").code, 0);
+  RunConfig config = load_run_config(directory_ / "run/config.yaml", {});
+  const std::string unseeded = hex64(RunData(config).order().unseeded_fingerprint());
+  const auto change = [&](const std::string& file, auto&& edit) {
+    json content = json::parse(content_of(file));
+    edit(content);
+    directory_.write(file, content.dump());
+  };
+  const std::string checkpoint = "run/checkpoints/step-00000002/";
+  change(checkpoint + "trainer.json", [&](json& state) { state["data"] = unseeded; });
+  change(checkpoint + "checksums.json", [&](json& sums) {
+    sums["files"]["trainer.json"] = hex64(hash64(content_of(checkpoint + "trainer.json")));
+  });
+  change("run/data.json", [&](json& record) {
+    record["fingerprint"] = unseeded;
+    for (json& file : record["files"]) file.erase("read");
+  });
+  const Outcome other = run_kintsugi("train run.yaml --set train.steps=3 --set data.seed=9");
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.error, HasSubstr("was 3, now 9"));
+  EXPECT_THAT(where("--step 1 --set data.seed=9", 2), HasSubstr("was 3, now 9"));
+  where("--step 1");
+  const Outcome same = run_kintsugi("train run.yaml --set train.steps=3");
+  EXPECT_EQ(same.code, 0) << same.error;
+  EXPECT_THAT(same.error, testing::Not(HasSubstr("has no record"))) << "data.json is its own";
+  EXPECT_NE(json::parse(content_of("run/checkpoints/step-00000003/trainer.json")).at("data"),
+            unseeded);
 }
 
 TEST_F(DataWhereTest, StepsOfEveryStage) {

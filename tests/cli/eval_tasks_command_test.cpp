@@ -1,7 +1,9 @@
 // kintsugi eval --tasks and eval translate, as a user runs them.
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "support/compress.h"
 #include "support/program_test.h"
 
 namespace kintsugi {
@@ -51,6 +53,16 @@ class EvalTasks : public ProgramTest {
     EXPECT_EQ(outcome.out, "") << arguments;
     EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
     return outcome.error;
+  }
+  // A task with choices: the documents have the columns q, c and g.
+  std::string write_task(const std::string& documents, const std::string& more = "") {
+    directory_.write("d.jsonl", documents);
+    directory_.write("t.yaml",
+                     "task: t\noutput_type: multiple_choice\ndataset_path: json\ntest_split: test\n"
+                     "dataset_kwargs: {data_files: {test: d.jsonl}}\ndoc_to_text: '{{q}}'\n"
+                     "doc_to_target: g\ndoc_to_choice: '{{c}}'\n" +
+                         more);
+    return checkpoint() + "--tasks t.yaml --threads 1 ";
   }
   static TemporaryDirectory* model_;
 };
@@ -135,6 +147,74 @@ TEST_F(EvalTasks, Translates) {
   EXPECT_THAT(
       mistake("translate " + checkpoint() + "--sources src --references ref --examples src ref"),
       AllOf(HasSubstr("src has 3 lines"), HasSubstr("--shots")));
+}
+
+// As in lm-evaluation-harness such documents count as wrong, with a warning; a task without any
+// right label is a mistake in its file.
+TEST_F(EvalTasks, LabelsOutsideTheChoicesAreReported) {
+  const std::string good = R"({"q": "a", "c": ["x", "y"], "g": 0})"
+                           "\n",
+                    outside = R"({"q": "b", "c": ["x", "y"], "g": 2})"
+                              "\n";
+  const Outcome some = run_kintsugi("eval " + write_task(good + outside));
+  EXPECT_EQ(some.code, 0) << some.error;
+  EXPECT_THAT(some.error, AllOf(HasSubstr("1 of 2 documents"), HasSubstr("d.jsonl line 2"),
+                                HasSubstr("its label is 2")));
+  EXPECT_THAT(mistake(write_task(outside + outside)),
+              AllOf(HasSubstr("t: no document has a label that is one of its choices"),
+                    HasSubstr("d.jsonl line 1"), HasSubstr("doc_to_target")));
+  EXPECT_THAT(mistake(write_task(R"({"q": "b", "c": ["x", "y"], "g": "Y"})")),
+              HasSubstr("its label is \"Y\""));
+}
+
+TEST_F(EvalTasks, ACompressedFileThatFillsTheMemoryIsRefused) {
+  const std::string member = gzip(std::string(std::size_t{64} << 20, ' '));
+  std::string bomb;
+  for (int i = 0; i < 17; ++i) bomb += member;  // 1.1 GB
+  EXPECT_THAT(mistake(write_task(bomb)),
+              AllOf(HasSubstr("d.jsonl has more than 1.0 GiB"), HasSubstr("unpack it")));
+}
+
+TEST_F(EvalTasks, PythonFunctionsAreNamedWithWhatToDo) {
+  const std::string good = R"({"q": "a", "c": ["x", "y"], "g": 0})"
+                           "\n";
+  EXPECT_THAT(mistake(write_task(good, "process_docs: !function utils.process_docs\n")),
+              AllOf(HasSubstr("t.yaml: process_docs"), HasSubstr("utils.process_docs"),
+                    HasSubstr("needs Python: preprocess the data set")));
+  EXPECT_THAT(mistake(write_task(good, "metric_list: [{metric: !function utils.f}]\n")),
+              AllOf(HasSubstr("metric is"), HasSubstr("needs Python")));
+}
+
+// Values of the wrong kind are reported in our words, not in those of the YAML library.
+TEST_F(EvalTasks, EmptyMapsAreReportedWithTheirKeys) {
+  const std::string task = write_task("{}\n");
+  std::string yaml = content_of("t.yaml");
+  const std::string files = "dataset_kwargs: {data_files: {test: d.jsonl}}";
+  yaml.replace(yaml.find(files), files.size(), "dataset_kwargs: {}");
+  directory_.write("t.yaml", yaml);
+  EXPECT_THAT(mistake(task), AllOf(HasSubstr("dataset_kwargs.data_files has no split 'test'"),
+                                   testing::Not(HasSubstr("invalid node"))));
+}
+
+// The directory that --output names has a directory of each model.
+TEST_F(EvalTasks, AggregateReadsWhatEvalWrites) {
+  write_task(R"({"q": "a", "c": ["x", "y"], "g": 0})");
+  std::string tasks;
+  for (const auto& [name, metric] :
+       std::map<std::string, std::string>{{"arc_challenge", "acc_norm"}, {"winogrande", "acc"}}) {
+    std::string yaml = content_of("t.yaml");
+    yaml.replace(yaml.find("task: t"), 7, "task: " + name);
+    directory_.write(name + ".yaml", yaml);
+    tasks += (tasks.empty() ? "" : ",") + name + ".yaml";
+  }
+  const std::string eval = "eval " + checkpoint() + "--threads 1 --output results --tasks " + tasks;
+  ASSERT_EQ(run_kintsugi(eval).code, 0);
+  const std::string aggregate = "aggregate --rule poro --only english results";
+  // The two tasks are found, from 0 examples.
+  EXPECT_THAT(mistake(aggregate), AllOf(HasSubstr("0-shot in results/"), HasSubstr("not 25-shot")));
+  fs::create_directory(directory_ / "results/other");
+  directory_.write("results/other/results.json", R"({"results": {"winogrande": {"acc": 1}}})");
+  EXPECT_THAT(mistake(aggregate), AllOf(HasSubstr("several models"), HasSubstr("results/other")));
 }
 
 TEST_F(EvalTasks, MistakesAreFoundBeforeTheModelIsLoaded) {

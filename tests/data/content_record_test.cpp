@@ -1,11 +1,10 @@
-#include "data/stores/content_record.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "core/hash.h"
+#include "data/stores/content_check.h"
 #include "model/model_test_util.h"
 #include "support/counting_store.h"
 
@@ -30,12 +29,12 @@ class ContentRecordTest : public testing::Test {
   }
   ContentRecord record(const fs::path& path, const ContentLimits& limits = {}) {
     const auto shards = open_token_store(path.string());
-    return record_content({shards}, limits);
+    return record_content({shards}, limits).record;
   }
   ContentRecord check(const fs::path& path, const ContentRecord& before,
                       const ContentLimits& limits = {}) {
     const auto shards = open_token_store(path.string());
-    return check_content({shards}, before, limits);
+    return compare_content({shards}, before, limits).record;
   }
   std::string error(const fs::path& path, const ContentRecord& before,
                     const ContentLimits& limits = {}) {
@@ -67,26 +66,107 @@ TEST_F(ContentRecordTest, FilesThatWereTouchedOrCopiedAreTheSame) {
   EXPECT_EQ(check(copy, before)[0].path, copy);
 }
 
-// The checksums in PREFIX.json are trusted, and compared if the times have changed.
-TEST_F(ContentRecordTest, ChecksumsOfAStoreAreNotTakenAgain) {
-  std::vector<std::vector<std::int32_t>> documents(300, std::vector<std::int32_t>(500, 7));
-  const std::string prefix = write_store(directory_, "store", documents);
-  const auto hash_of = [&](const char* ending) {
-    return hex64(hash64(read_text_file(prefix + ending)));
-  };
-  StoreInfo info;
-  info.shards = {{"store", hash_of(".bin"), hash_of(".idx"), ""}};
-  write_store_info(prefix, info);
-  const ContentRecord before = record(prefix);
+// A store of 300 documents, with a description of its files.
+class DescribedStoreTest : public ContentRecordTest {
+ protected:
+  std::string hash_of(const std::string& path) { return hex64(hash64(read_text_file(path))); }
+
+  std::string prefix_ =
+      write_store(directory_, "store",
+                  std::vector<std::vector<std::int32_t>>(300, std::vector<std::int32_t>(500, 7)));
+  void SetUp() override {
+    StoreInfo info;
+    info.shards = {{"store", hash_of(prefix_ + ".bin"), hash_of(prefix_ + ".idx"), ""}};
+    write_store_info(prefix_, info);
+  }
+};
+
+TEST_F(DescribedStoreTest, ItsContentIsReadAtTheFirstStart) {
+  const ContentRecord before = record(prefix_);
   ASSERT_EQ(before.size(), 2u);
-  EXPECT_EQ(before[0].hash, info.shards[0].bin);
-  EXPECT_EQ(before[1].hash, info.shards[0].idx);
-  touch(prefix + ".bin");
-  EXPECT_NO_THROW(check(prefix, before));
-  fs::remove(prefix + ".json");
-  EXPECT_NO_THROW(check(prefix, before)) << "the record is enough";
-  change_the_middle(prefix + ".bin");
-  EXPECT_THAT(error(prefix, before), HasSubstr("store.bin is not the file"));
+  EXPECT_TRUE(before[0].read);
+  EXPECT_EQ(before[0].hash, hash_of(prefix_ + ".bin"));
+  EXPECT_EQ(before[1].hash, hash_of(prefix_ + ".idx"));
+  touch(prefix_ + ".bin");
+  EXPECT_NO_THROW(check(prefix_, before));
+  fs::remove(prefix_ + ".json");
+  EXPECT_NO_THROW(check(prefix_, before)) << "the record is enough";
+  change_the_middle(prefix_ + ".bin");
+  EXPECT_THAT(error(prefix_, before), HasSubstr("store.bin is not the file"));
+}
+
+TEST_F(DescribedStoreTest, AnotherContentThanDescribedIsRefused) {
+  change_the_middle(prefix_ + ".bin");
+  EXPECT_THAT(user_error_of([&] { record(prefix_); }),
+              AllOf(HasSubstr("store.bin has another content"), HasSubstr("kintsugi data verify")));
+}
+
+// Earlier versions recorded what PREFIX.json says.
+TEST_F(DescribedStoreTest, ARecordOfAnEarlierVersionIsCompared) {
+  ContentRecord before = record(prefix_);
+  change_the_middle(prefix_ + ".bin");
+  const auto shards = open_token_store(prefix_);
+  const ContentRecord now = record_content({shards}, {.whole_bytes = 0}).record;  // its times
+  EXPECT_FALSE(now[0].read);
+  EXPECT_EQ(now[0].hash, before[0].hash);
+  EXPECT_THAT(error(prefix_, now), HasSubstr("store.bin has another content"));
+}
+
+// ---- files that are too large to be read before the first step
+
+class LargeContentTest : public DescribedStoreTest {
+ protected:
+  const ContentLimits none_ = {.whole_bytes = 0, .block_bytes = 16, .blocks = 2};
+
+  // Reads all files in the background. Returns the last record that was saved.
+  ContentRecord read_all(ComparedContent content) {
+    ContentRecord saved;
+    ContentCheck check(std::move(content), [&](const ContentRecord& now) { saved = now; });
+    check.wait();
+    check.rethrow();
+    EXPECT_EQ(check.unread_bytes(), 0u);
+    return saved;
+  }
+  ComparedContent begin() {
+    const auto shards = open_token_store(prefix_);
+    return record_content({shards}, none_);
+  }
+  ComparedContent resume(const ContentRecord& before) {
+    const auto shards = open_token_store(prefix_);
+    return compare_content({shards}, before, none_);
+  }
+};
+
+TEST_F(LargeContentTest, IsReadInTheBackground) {
+  const ComparedContent start = begin();
+  ASSERT_EQ(start.unread.size(), 2u);
+  const ContentRecord all = read_all(start);
+  EXPECT_TRUE(all[0].read && all[1].read);
+  EXPECT_EQ(all[0].hash, hash_of(prefix_ + ".bin"));
+  EXPECT_TRUE(resume(all).unread.empty()) << "not a second time";
+}
+
+TEST_F(LargeContentTest, AnotherContentIsFoundWhileTheRunTrains) {
+  change_the_middle(prefix_ + ".bin");
+  EXPECT_THAT(user_error_of([&] { read_all(begin()); }),
+              HasSubstr("store.bin has another content"));
+}
+
+// A start whose check was not finished leaves files unread; the next one compares them.
+TEST_F(LargeContentTest, AnUnfinishedCheckContinuesAtTheNextStart) {
+  const ContentRecord stopped = begin().record;
+  const ComparedContent second = resume(stopped);
+  EXPECT_EQ(second.unread.size(), 2u);
+  const ContentRecord all = read_all(second);
+  touch(prefix_ + ".bin");
+  const ComparedContent touched = resume(all);
+  ASSERT_EQ(touched.unread.size(), 1u);
+  EXPECT_EQ(touched.record[0].modified_ns, all[0].modified_ns)
+      << "a file that was not compared yet is compared again";
+  EXPECT_TRUE(resume(read_all(touched)).unread.empty());
+  change_the_middle(prefix_ + ".bin");
+  EXPECT_THAT(user_error_of([&] { read_all(resume(touched.record)); }),
+              HasSubstr("store.bin is not the file that the run was started on"));
 }
 
 // Above the limit only blocks are compared: 4 blocks of 1 KiB, the third starts at 2/3.
@@ -109,16 +189,16 @@ TEST_F(ContentRecordTest, WhereReadingAllIsTooMuchBlocksAreCompared) {
 TEST_F(ContentRecordTest, TheRecordIsReadBack) {
   const ContentRecord before = record(text_);
   const fs::path path = directory_ / "data.json";
-  EXPECT_FALSE(read_content(path, "abc"));
+  EXPECT_FALSE(read_content(path, {"abc"}));
   write_content(path, "abc", before);
-  EXPECT_FALSE(read_content(path, "of other data"));
-  const auto after = read_content(path, "abc");
+  EXPECT_FALSE(read_content(path, {"of other data"}));
+  const auto after = read_content(path, {"abc"});
   ASSERT_TRUE(after);
   EXPECT_NO_THROW(check(text_, *after));
   EXPECT_EQ(after->at(0).changed_ns, before[0].changed_ns);
   EXPECT_EQ(after->at(0).inode, before[0].inode);
   directory_.write("data.json", "{\"fingerprint\": \"abc\", \"files\": [7]}");
-  EXPECT_THAT(user_error_of([&] { read_content(path, "abc"); }), HasSubstr("data.json"));
+  EXPECT_THAT(user_error_of([&] { read_content(path, {"abc"}); }), HasSubstr("data.json"));
 }
 
 }  // namespace

@@ -162,6 +162,8 @@ TEST_F(ShuffledOrderTest, TheFingerprintTellsDataAndSharesApart) {
   prints.insert(fingerprint(all, 1, 9));
   EXPECT_EQ(prints.size(), 5u);
   EXPECT_TRUE(prints.contains(fingerprint(all, 1, 8)));
+  const ShuffledOrder other_seed(windows_over({&all}, 8), {1}, 8, 77);
+  EXPECT_FALSE(prints.contains(other_seed.fingerprint()));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Task files, templates and the requests that they make.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
 
 #include "eval/task_data.h"
 #include "support/errors.h"
@@ -288,6 +289,24 @@ TEST_F(TaskFile, MistakesAreNamed) {
   EXPECT_THAT(mistake("task: t\noutput_type: choice\n"), HasSubstr("'choice'"));
   EXPECT_THAT(mistake("task: t\n"), HasSubstr("test_split"));
   EXPECT_THAT(mistake("- a\n"), HasSubstr("map"));
+  // A value of any kind under any key is an error in our own words, or accepted.
+  const std::string all =
+      good +
+      "fewshot_split: test\nnum_fewshot: 1\ngeneration_kwargs: {until: [a]}\ntag: b\n"
+      "metric_list: [{metric: acc}]\nfilter_list: [{name: f, filter: [{function: map, "
+      "mapping_dict: {a: b}}]}]\nrepeats: 1\ngen_prefix: x\n";
+  const YAML::Node keys = YAML::Load(all);
+  for (const auto& item : keys)
+    for (const char* value : {"{}", "[]", "null", "[{}]", "[null]", "{a: {}}", "7", "x"}) {
+      YAML::Node changed = YAML::Clone(keys);
+      changed[item.first.Scalar()] = YAML::Load(value);
+      try {
+        task(YAML::Dump(changed));
+      } catch (const UserError&) {
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << item.first.Scalar() << ": " << value << ": " << error.what();
+      }
+    }
   const EvalTask broken = task(kArc + data("{\"question\": 1\n"));
   EXPECT_THAT(user_error_of([&] { documents(broken); }), HasSubstr("d.jsonl line 1"));
   EXPECT_THAT(user_error_of([&] { documents(broken, "train"); }), HasSubstr("'train'"));

@@ -155,6 +155,20 @@ TEST(RunConfigWriting, ReadsBackToTheSame) {
   }
 }
 
+// A value of any kind is accepted, or an error in our own words: never one of the YAML library.
+TEST(RunConfigWriting, ValuesOfEveryKind) {
+  const std::string init = test_data_directory() + "/llama";
+  for (const std::string& start : {kShort, kShort + "stages: [{steps: 3}]\n"})
+    for (const auto& [key, value] : config_values(parse(kShort)))
+      for (const char* other : {"{}", "[]", "null", "[{}]", "[null]", "{a: {}}", "7", "x"}) try {
+          parse(start, {key + "=" + other});
+          parse(start, {"model={init: '" + init + "'}", key + "=" + other});
+        } catch (const UserError&) {
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << key << "=" << other << ": " << error.what();
+        }
+}
+
 TEST(RunConfigWriting, EveryKeyOnce) {
   const std::string text = to_yaml(parse(kShort));
   EXPECT_THAT(

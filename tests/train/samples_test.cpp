@@ -228,6 +228,9 @@ TEST(Samples, PromptsAreChecked) {
   EXPECT_NE(problem("{prompts: [\"" + std::string(25, 'x') + "\"]}").find("25 tokens"),
             std::string::npos);
   EXPECT_NE(problem("{tokens: 5}").find("train.samples.prompts"), std::string::npos);
+  EXPECT_NO_THROW(run_training(
+      small_config(corpus, directory / "run", "steps: 3, samples: {prompts: [], tokens: 5}")))
+      << "an empty list turns them off";
 }
 
 }  // namespace

@@ -109,9 +109,11 @@ Asked find_samples(const WhereArguments& arguments, const std::vector<LineageSta
 RunData open_data(const LineageStage& stage, RunConfig& config) {
   config.train.eval_every = 0;               // the validation data is not needed
   RunData data(config, PackingFiles::Read);  // a query changes no run
-  if (!stage.data.empty() && stage.data != data.fingerprint())
-    user_error("the data of {} is no longer the data that was trained on: restore its files",
-               stage.description());
+  if (const std::string other = data.difference_from(stage.order); !other.empty())
+    user_error(
+        "the data of {} is no longer the data that was trained on ({}): restore its files and "
+        "settings",
+        stage.description(), other);
   return data;
 }
 

@@ -44,7 +44,10 @@ void add_eval_aggregate(CLI::App& eval) {
   const auto a = std::make_shared<AggregateArguments>();
   CLI::App* command = eval.add_subcommand(
       "aggregate", "Compute the published scores of a model from result files of lm-eval");
-  command->add_option("results", a->files, "Result files, or directories with *.json")->required();
+  command
+      ->add_option("results", a->files,
+                   "Result files, or directories with *.json, such as that of eval --output")
+      ->required();
   command->add_option("--rule", a->rule, "What is averaged: poro")->required();
   command->add_option("--only", a->only, "Some of the rule's scores: finnish,english,code")
       ->delimiter(',')
@@ -55,7 +58,8 @@ void add_eval_aggregate(CLI::App& eval) {
       "  finnish  FIN-bench, 3-shot: mean of 11 groups, without HHH alignment\n"
       "  english  ARC-Challenge, HellaSwag, MMLU, TruthfulQA, WinoGrande, GSM8K\n"
       "  code     HumanEval and MBPP, pass@10\n\nExample:\n"
-      "  kintsugi eval aggregate --rule poro results/*.json");
+      "  kintsugi eval --checkpoint DIR --tasks arc_challenge,mmlu,… --output results\n"
+      "  kintsugi eval aggregate --rule poro --only english results");
   command->callback([a] { run_aggregate(*a); });
 }
 

@@ -48,7 +48,12 @@ RecordReader::RecordReader(const std::filesystem::path& path, RecordPosition fro
 
 RecordReader::RecordReader(const std::filesystem::path& path, RecordPosition from, Sizes sizes)
     : name_(path.string()), jsonl_(is_jsonl(path)), sizes_(sizes), stream_(path), position_(from) {
-  stream_.skip(from.text_bytes);
+  if (from.text_bytes == 0) return;
+  stream_.skip(from.text_bytes - 1);
+  char last = 0;
+  if (stream_.read({&last, 1}) == 0)
+    user_error("{} has changed: its text is shorter than before", name_);
+  after_break_ = last == '\n';
 }
 
 bool RecordReader::next(Record& record) {
@@ -89,7 +94,7 @@ bool RecordReader::next_line(Record& record) {
     ++position_.line;
     if (first && line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);  // a byte order mark
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    record = {line, position_.line, true};
+    record = {line, position_.line};
     return true;
   }
 }
@@ -124,7 +129,8 @@ bool RecordReader::next_segment(Record& record) {
   }
   const std::string_view segment = unread().substr(0, length);
   begin_ += length;
-  record = {segment, position_.line + 1, finished_ && begin_ == end_};
+  record = {segment, position_.line + 1, finished_ && begin_ == end_, after_break_};
+  after_break_ = segment.ends_with('\n');
   position_.text_bytes += length;
   position_.line += static_cast<std::uint64_t>(std::count(segment.begin(), segment.end(), '\n'));
   return true;

@@ -16,6 +16,7 @@ struct Record {
   std::string_view bytes;  // valid until the next call
   std::uint64_t line = 0;  // line number in the file, from 1
   bool ends_document = true;
+  bool after_break = false;  // of a segment: the text before it ends with a line break
 };
 
 // The position of a reader in a file: everything before it has been returned.
@@ -63,6 +64,7 @@ class RecordReader {
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // of the unread text in buffer_
   bool finished_ = false;
+  bool after_break_ = false;  // the text before the unread text ends with a line break
 };
 
 }  // namespace kintsugi

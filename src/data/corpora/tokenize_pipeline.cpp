@@ -11,7 +11,7 @@ struct TokenizePipeline::TextBatch {
   struct Entry {
     std::size_t end;
     std::uint64_t line;
-    bool starts_document, ends_document;
+    bool starts_document, ends_document, after_break;
   };
   std::uint64_t number = 0;
   std::string bytes;
@@ -27,9 +27,13 @@ TokenizePipeline::TokenizePipeline(std::vector<std::filesystem::path> inputs,
                                    const Tokenizer& tokenizer, Options options, InputPosition from)
     : inputs_(std::move(inputs)), options_(std::move(options)) {
   KINTSUGI_CHECK(options_.threads > 0, "{} threads", options_.threads);
-  for (int i = 0; i < options_.threads; ++i) tokenizers_.push_back(tokenizer.clone());
+  for (int i = 0; i < options_.threads; ++i) {
+    tokenizers_.push_back(tokenizer.clone());
+    encoders_.emplace_back(*tokenizers_.back());
+  }
   threads_.emplace_back([this, from] { read_inputs(from); });
-  for (const auto& own : tokenizers_) threads_.emplace_back([this, &own] { encode_batches(*own); });
+  for (SegmentEncoder& own : encoders_)
+    threads_.emplace_back([this, &own] { encode_batches(own); });
 }
 
 TokenizePipeline::~TokenizePipeline() {
@@ -81,7 +85,8 @@ void TokenizePipeline::read_file(std::uint64_t file, RecordPosition from,
   bool in_document = !reader.jsonl() && from.text_bytes > 0;
   for (Record record; reader.next(record);) {
     batch.bytes.append(record.bytes);
-    batch.entries.push_back({batch.bytes.size(), record.line, !in_document, record.ends_document});
+    batch.entries.push_back(
+        {batch.bytes.size(), record.line, !in_document, record.ends_document, record.after_break});
     in_document = !record.ends_document;
     if (batch.bytes.size() >= options_.batch_bytes && !submit_batch()) return;
   }
@@ -100,7 +105,7 @@ bool TokenizePipeline::submit(TextBatch batch) {
 
 // ---- the encoding threads
 
-void TokenizePipeline::encode_batches(Tokenizer& tokenizer) {
+void TokenizePipeline::encode_batches(SegmentEncoder& encoder) {
   while (true) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopping_ || all_read_ || !to_encode_.empty(); });
@@ -110,7 +115,7 @@ void TokenizePipeline::encode_batches(Tokenizer& tokenizer) {
     lock.unlock();
     EncodedBatch result;
     try {
-      result = encode(batch, tokenizer);
+      result = encode(batch, encoder);
     } catch (...) {
       result.error = std::current_exception();
     }
@@ -120,7 +125,7 @@ void TokenizePipeline::encode_batches(Tokenizer& tokenizer) {
   }
 }
 
-EncodedBatch TokenizePipeline::encode(const TextBatch& batch, Tokenizer& tokenizer) const {
+EncodedBatch TokenizePipeline::encode(const TextBatch& batch, SegmentEncoder& encoder) const {
   EncodedBatch result;
   result.error = batch.error;
   result.end = batch.end;
@@ -128,12 +133,12 @@ EncodedBatch TokenizePipeline::encode(const TextBatch& batch, Tokenizer& tokeniz
   result.ids.reserve(batch.bytes.size() / 3);
   Document document;
   for (std::size_t i = 0; i < batch.entries.size(); ++i)
-    encode_record(batch, i, tokenizer, document, result);
+    encode_record(batch, i, encoder, document, result);
   return result;
 }
 
 void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
-                                     Tokenizer& tokenizer, Document& document,
+                                     SegmentEncoder& encoder, Document& document,
                                      EncodedBatch& result) const {
   const TextBatch::Entry& entry = batch.entries[record];
   const std::size_t begin = record == 0 ? 0 : batch.entries[record - 1].end;
@@ -150,9 +155,9 @@ void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
     prompt = document.prompt;
   }
   const std::size_t before = result.ids.size();
-  tokenizer.encode(prompt, result.ids);
+  encoder.encode({prompt}, result.ids);
   const std::size_t prompt_tokens = result.ids.size() - before;
-  tokenizer.encode(text, result.ids);
+  encoder.encode({text, entry.starts_document, entry.ends_document, entry.after_break}, result.ids);
   if (entry.starts_document && entry.ends_document && result.ids.size() == before) {
     ++result.empty_documents;
     return;

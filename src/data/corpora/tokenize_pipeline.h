@@ -16,7 +16,7 @@
 
 #include "data/corpora/document.h"
 #include "data/corpora/record_reader.h"
-#include "data/tokenizers/tokenizer.h"
+#include "data/tokenizers/segment_encoder.h"
 
 namespace kintsugi {
 
@@ -69,9 +69,9 @@ class TokenizePipeline {
   void read_inputs(InputPosition from);
   void read_file(std::uint64_t file, RecordPosition from, std::uint64_t bytes_before);
   bool submit(TextBatch batch);  // false if stopping
-  void encode_batches(Tokenizer& tokenizer);
-  EncodedBatch encode(const TextBatch& batch, Tokenizer& tokenizer) const;
-  void encode_record(const TextBatch& batch, std::size_t record, Tokenizer& tokenizer,
+  void encode_batches(SegmentEncoder& encoder);
+  EncodedBatch encode(const TextBatch& batch, SegmentEncoder& encoder) const;
+  void encode_record(const TextBatch& batch, std::size_t record, SegmentEncoder& encoder,
                      Document& document, EncodedBatch& result) const;
 
   std::vector<std::filesystem::path> inputs_;
@@ -84,6 +84,7 @@ class TokenizePipeline {
   std::uint64_t batches_taken_ = 0;
   bool all_read_ = false, stopping_ = false;
   std::vector<std::unique_ptr<Tokenizer>> tokenizers_;
+  std::vector<SegmentEncoder> encoders_;  // one of each tokenizer
   std::vector<std::thread> threads_;
 };
 

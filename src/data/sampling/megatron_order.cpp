@@ -149,7 +149,7 @@ MegatronIndex build_megatron_index(std::span<const std::int32_t> lengths,
 
 MegatronOrder::MegatronOrder(const std::vector<Source>& sources, std::int64_t samples,
                              std::int64_t length, std::uint64_t seed, MegatronVersion version)
-    : samples_(samples), length_(length), version_(version) {
+    : samples_(samples), length_(length), seed_(seed), version_(version) {
   if (seed > std::numeric_limits<std::uint32_t>::max())
     user_error("run.seed is {}, but Megatron's generator takes 32 bits: use a smaller seed", seed);
   if (sources.size() >= static_cast<std::size_t>(std::numeric_limits<std::int16_t>::max()))
@@ -245,7 +245,7 @@ SampleOrder::Origin MegatronOrder::locate(std::int64_t k, std::vector<TokenRange
   return {chosen, first / source.count};
 }
 
-std::uint64_t MegatronOrder::fingerprint() const {
+std::uint64_t MegatronOrder::unseeded_fingerprint() const {
   StreamHash hash;
   const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
   add(length_);

@@ -61,7 +61,8 @@ class MegatronOrder final : public SampleOrder {
   const std::vector<double>& shares() const { return shares_; }  // of each source; they add up to 1
 
   Origin locate(std::int64_t k, std::vector<TokenRange>& pieces) const override;
-  std::uint64_t fingerprint() const override;
+  std::uint64_t seed() const override { return seed_; }
+  std::uint64_t unseeded_fingerprint() const override;
 
  private:
   struct Indexed {
@@ -77,6 +78,7 @@ class MegatronOrder final : public SampleOrder {
   MegatronBlend blend_;  // empty if there is one source
   std::vector<double> shares_;
   std::int64_t samples_, length_;
+  std::uint64_t seed_;
   bool weighted_;
   MegatronVersion version_;
 };

@@ -6,6 +6,11 @@
 
 namespace kintsugi {
 
+std::uint64_t SampleOrder::fingerprint() const {
+  const std::uint64_t key = seed();
+  return hash64(&key, sizeof(key), unseeded_fingerprint());
+}
+
 Windows::Windows(std::int64_t tokens, std::int64_t length) {
   if (tokens <= length) return;
   count = (tokens - 1) / length;
@@ -68,7 +73,7 @@ SampleOrder::Origin ShuffledOrder::locate(std::int64_t k, std::vector<TokenRange
   return {source, epoch};
 }
 
-std::uint64_t ShuffledOrder::fingerprint() const {
+std::uint64_t ShuffledOrder::unseeded_fingerprint() const {
   StreamHash hash;
   hash.update(&length_, sizeof(length_));
   for (std::size_t i = 0; i < sources_.size(); ++i) {

@@ -25,8 +25,12 @@ class SampleOrder {
   // Appends the ranges that hold the sample's tokens: length + 1, or fewer with packed documents.
   virtual Origin locate(std::int64_t k, std::vector<TokenRange>& ranges) const = 0;
 
-  // A hash of everything that determines the order, except the seed.
-  virtual std::uint64_t fingerprint() const = 0;
+  virtual std::uint64_t seed() const = 0;
+  // A hash of everything else that determines the order. Runs of earlier versions recorded it as
+  // their fingerprint, so it stays as it is.
+  virtual std::uint64_t unseeded_fingerprint() const = 0;
+  // A hash of everything that determines the order.
+  std::uint64_t fingerprint() const;
 };
 
 // Splits a stream into samples: windows of length + 1 tokens; adjacent windows share one token. An
@@ -93,7 +97,8 @@ class ShuffledOrder final : public SampleOrder {
                 const std::vector<std::uint64_t>& weights, std::int64_t length, std::uint64_t seed);
 
   Origin locate(std::int64_t k, std::vector<TokenRange>& ranges) const override;
-  std::uint64_t fingerprint() const override;
+  std::uint64_t seed() const override { return seed_; }
+  std::uint64_t unseeded_fingerprint() const override;
 
  private:
   std::vector<std::unique_ptr<SourceSamples>> sources_;

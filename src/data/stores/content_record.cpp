@@ -14,8 +14,6 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "core/log.h"
-#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -24,12 +22,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kThreads = 8;  // files read at once
-
-// A file with its entry in PREFIX.json.
-struct DataFile {
-  FileContent now;
-  std::string recorded;  // XXH3; empty: none
-};
 
 FileContent stamp(const fs::path& path) {
   struct stat status {};
@@ -64,24 +56,24 @@ const StoreInfo::Shard* entry_of(const StoreInfo* info, const std::string& name,
 }
 
 void add_files(const TokenShard& shard, const StoreInfo* info, std::size_t number,
-               std::vector<DataFile>& files) {
-  if (shard.is_text()) {
-    files.push_back({stamp(shard.name()), ""});
-    return;
-  }
+               std::vector<UnreadFile>& files) {
+  const auto add = [&](const fs::path& path, const std::string& described) {
+    files.push_back({files.size(), stamp(path), described, std::nullopt});
+  };
+  if (shard.is_text()) return add(shard.name(), "");
   const fs::path prefix = shard.name();
   const StoreInfo::Shard* entry = entry_of(info, prefix.filename().string(), number);
-  const auto add = [&](const char* ending, const std::string& recorded) {
-    files.push_back({stamp(with_ending(prefix, ending)), recorded});
+  const auto add_part = [&](const char* ending, std::string StoreInfo::Shard::*hash) {
+    add(with_ending(prefix, ending), entry != nullptr ? entry->*hash : "");
   };
-  add(".bin", entry != nullptr ? entry->bin : "");
-  add(".idx", entry != nullptr ? entry->idx : "");
-  if (shard.has_mask()) add(".mask", entry != nullptr ? entry->mask : "");
-  if (shard.has_labels()) add(".labels", entry != nullptr ? entry->labels : "");
+  add_part(".bin", &StoreInfo::Shard::bin);
+  add_part(".idx", &StoreInfo::Shard::idx);
+  if (shard.has_mask()) add_part(".mask", &StoreInfo::Shard::mask);
+  if (shard.has_labels()) add_part(".labels", &StoreInfo::Shard::labels);
 }
 
-std::vector<DataFile> files_of(const DataStores& stores) {
-  std::vector<DataFile> files;
+std::vector<UnreadFile> files_of(const DataStores& stores) {
+  std::vector<UnreadFile> files;
   for (const std::span<const TokenShard> shards : stores) {
     const auto infos = read_store_infos(shards);
     for (std::size_t i = 0; i < shards.size(); ++i) add_files(shards[i], infos[i].get(), i, files);
@@ -143,78 +135,82 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
       now.path, before.path == now.path ? "" : " (then " + before.path + ")", what);
 }
 
-// Compares the whole content if `read_whole`, otherwise the recorded checksum and the blocks.
-void compare(DataFile& file, const FileContent& before, bool read_whole,
-             const ContentLimits& limits) {
-  FileContent& now = file.now;
+// Compares blocks, and what PREFIX.json says, with the start of the run.
+void compare_quickly(UnreadFile& file, const ContentLimits& limits) {
+  file.now.hash = file.described;
+  file.now.blocks = block_hash(file.now.path, limits);
+  if (!file.before) return;
   const auto expect = [&](const std::string& then, const std::string& found, const char* of) {
-    if (then != found)
-      fail_changed(before, now,
+    if (!then.empty() && !found.empty() && then != found)
+      fail_changed(*file.before, file.now,
                    fmt::format("the checksum of {} is {}, it was {}", of, found, then));
   };
-  if (read_whole && !before.hash.empty()) {
-    expect(before.hash, whole_hash(now.path), "its content");
-  } else {
-    if (!before.hash.empty() && !file.recorded.empty())
-      expect(before.hash, file.recorded, "its content");
-    if (!before.blocks.empty())
-      expect(before.blocks, block_hash(now.path, limits), "samples of its content");
-  }
-  now.hash = before.hash;
-  now.blocks = before.blocks;
+  expect(file.before->hash, file.described, "its content");
+  expect(file.before->blocks, file.now.blocks, "samples of its content");
+}
+
+// Reads the files, or only blocks of them if they are too large. Those that stay unread keep their
+// entries of before, so that a later start compares them again.
+void settle(ComparedContent& content, const ContentLimits& limits) {
+  std::vector<UnreadFile>& unread = content.unread;
+  std::uint64_t bytes = 0;
+  for (const UnreadFile& file : unread) bytes += file.now.bytes;
+  const bool read_whole = bytes <= limits.whole_bytes;
+  in_parallel(unread.size(), [&](std::size_t i) {
+    UnreadFile& file = unread[i];
+    if (read_whole) {
+      file.now.hash = whole_hash(file.now.path);
+      check_hash(file, file.now.hash);
+      file.now.blocks = file.before ? file.before->blocks : "";
+      file.now.read = true;
+    } else {
+      compare_quickly(file, limits);
+    }
+  });
+  for (const UnreadFile& file : unread)
+    content.record[file.number] = read_whole || !file.before ? file.now : *file.before;
+  if (read_whole) unread.clear();
 }
 
 }  // namespace
 
-ContentRecord record_content(const DataStores& stores, const ContentLimits& limits) {
-  std::vector<DataFile> files = files_of(stores);
-  std::uint64_t all = 0, unknown = 0;
-  for (const DataFile& file : files) {
-    all += file.now.bytes;
-    if (file.recorded.empty()) unknown += file.now.bytes;
-  }
-  in_parallel(files.size(), [&](std::size_t i) {
-    FileContent& now = files[i].now;
-    now.hash = files[i].recorded;
-    if (now.hash.empty() && unknown <= limits.whole_bytes) now.hash = whole_hash(now.path);
-    if (all > limits.whole_bytes) now.blocks = block_hash(now.path, limits);
-  });
-  ContentRecord record;
-  for (DataFile& file : files) record.push_back(std::move(file.now));
-  return record;
+void check_hash(const UnreadFile& file, const std::string& hash) {
+  const bool known = file.before && !file.before->hash.empty();
+  const std::string& expected = known ? file.before->hash : file.described;
+  if (expected.empty() || hash == expected) return;
+  if (known && (file.before->read || !same_stamp(*file.before, file.now)))
+    fail_changed(*file.before, file.now,
+                 fmt::format("the checksum of its content is {}, it was {}", hash, expected));
+  user_error(
+      "{} has another content than its store was written with: its checksum is {}, but the .json "
+      "file of the store says {}; copy or write the store again (`kintsugi data verify` checks it)",
+      file.now.path, hash, expected);
 }
 
-ContentRecord check_content(const DataStores& stores, const ContentRecord& before,
-                            const ContentLimits& limits) {
-  std::vector<DataFile> files = files_of(stores);
+ComparedContent record_content(const DataStores& stores, const ContentLimits& limits) {
+  ComparedContent content{.record = {}, .unread = files_of(stores)};
+  content.record.resize(content.unread.size());
+  settle(content, limits);
+  return content;
+}
+
+ComparedContent compare_content(const DataStores& stores, const ContentRecord& before,
+                                const ContentLimits& limits) {
+  ComparedContent content{.record = before};
+  std::vector<UnreadFile> files = files_of(stores);
   if (files.size() != before.size())
     user_error("the data has {} files, but the run was started on {}: choose another run.dir",
                files.size(), before.size());
-  std::uint64_t to_read = 0;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const FileContent& now = files[i].now;
-    if (now.bytes != before[i].bytes)
-      fail_changed(before[i], now,
-                   fmt::format("it has {} bytes, it had {}", now.bytes, before[i].bytes));
-    if (!same_stamp(now, before[i])) to_read += now.bytes;
+  for (UnreadFile& file : files) {
+    file.before = before[file.number];
+    if (file.now.bytes != file.before->bytes)
+      fail_changed(*file.before, file.now,
+                   fmt::format("it has {} bytes, it had {}", file.now.bytes, file.before->bytes));
+    if (!file.before->read || !same_stamp(file.now, *file.before))
+      content.unread.push_back(std::move(file));
   }
-  const bool read_whole = to_read <= limits.whole_bytes;
-  in_parallel(files.size(), [&](std::size_t i) {
-    if (same_stamp(files[i].now, before[i])) {
-      files[i].now.hash = before[i].hash;
-      files[i].now.blocks = before[i].blocks;
-    } else {
-      compare(files[i], before[i], read_whole, limits);
-    }
-  });
-  if (!read_whole)
-    log_warning(
-        "the modification times of {} of the data have changed since the run was started: sizes, "
-        "recorded checksums and samples match; `kintsugi data verify` checks all of it",
-        format_bytes(static_cast<double>(to_read)));
-  ContentRecord record;
-  for (DataFile& file : files) record.push_back(std::move(file.now));
-  return record;
+  settle(content, limits);
+  return content;
 }
 
 void write_content(const fs::path& path, const std::string& fingerprint,
@@ -227,15 +223,19 @@ void write_content(const fs::path& path, const std::string& fingerprint,
                              {"changed_ns", file.changed_ns},
                              {"inode", file.inode},
                              {"hash", file.hash},
-                             {"blocks", file.blocks}});
+                             {"blocks", file.blocks},
+                             {"read", file.read}});
   write_file_atomically(path, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-std::optional<ContentRecord> read_content(const fs::path& path, const std::string& fingerprint) {
+std::optional<ContentRecord> read_content(const fs::path& path,
+                                          const std::vector<std::string>& fingerprints) {
   if (!fs::exists(path)) return std::nullopt;
   try {
     const Json json = Json::parse(read_text_file(path));
-    if (json.at("fingerprint").get<std::string>() != fingerprint) return std::nullopt;
+    const std::string own = json.at("fingerprint");
+    if (std::find(fingerprints.begin(), fingerprints.end(), own) == fingerprints.end())
+      return std::nullopt;
     ContentRecord record;
     for (const Json& file : json.at("files"))
       record.push_back({.path = file.at("path"),
@@ -244,7 +244,8 @@ std::optional<ContentRecord> read_content(const fs::path& path, const std::strin
                         .changed_ns = file.at("changed_ns"),
                         .inode = file.at("inode"),
                         .hash = file.at("hash"),
-                        .blocks = file.at("blocks")});
+                        .blocks = file.at("blocks"),
+                        .read = file.value("read", false)});  // older versions trusted PREFIX.json
     return record;
   } catch (const Json::exception& error) {
     user_error("{} does not describe the data of a run ({}): remove it to skip the check",

@@ -14,40 +14,58 @@ namespace kintsugi {
 // The content of the data files when a run started, so that the run continues only on the same
 // data; a change in the middle of a file is detected too.
 //
-// A file with the same size, times and inode is not read again. A file that was touched or copied
-// is compared by content: by the hash of the whole file, which `data tokenize` has written to
-// PREFIX.json or which is computed at the start. If there is too much to read, only blocks spread
-// over each file are hashed.
+// A file with the same size, times and inode is not read again. A new one, or one that was touched
+// or copied, is compared by the hash of its whole content: with that of the start of the run, or
+// with the one that `data tokenize` has written to PREFIX.json. If there is too much to read before
+// the first step, blocks spread over each file are compared at once, and ContentCheck reads the
+// rest in the background.
 struct FileContent {
   std::string path;
   std::uint64_t bytes = 0;
   std::int64_t modified_ns = 0, changed_ns = 0;
   std::uint64_t inode = 0;
-  std::string hash;    // XXH3 of the whole file; empty: not computed
+  std::string hash;    // XXH3 of the whole file; empty: not known
   std::string blocks;  // XXH3 of the blocks; empty: not computed
+  bool read = false;   // the content was read and has this hash, which else is from PREFIX.json
 };
 using ContentRecord = std::vector<FileContent>;
 using DataStores = std::vector<std::span<const TokenShard>>;  // the shards of each source
 
 struct ContentLimits {
-  std::uint64_t whole_bytes = std::uint64_t{8} << 30;  // total; above it only blocks are compared
+  std::uint64_t whole_bytes = std::uint64_t{256} << 20;  // read before the first step, in total
   std::uint64_t block_bytes = 64 * 1024;
   std::uint64_t blocks = 64;  // per file
 };
 
-// Records the files of these stores, in their order.
-ContentRecord record_content(const DataStores& stores, const ContentLimits& limits = {});
+// A file whose content is still to be compared.
+struct UnreadFile {
+  std::size_t number = 0;  // in the record
+  FileContent now;
+  std::string described;              // the hash in PREFIX.json; empty: none
+  std::optional<FileContent> before;  // in the record of the run, if it continues
+};
+// UserError if this hash of its content is not the expected one.
+void check_hash(const UnreadFile& file, const std::string& hash);
 
-// Returns the record with the current times. A UserError names a file whose content differs from
-// `before`; paths may differ.
-ContentRecord check_content(const DataStores& stores, const ContentRecord& before,
-                            const ContentLimits& limits = {});
+struct ComparedContent {
+  ContentRecord record;  // unread files of a run that continues have their entries of before
+  std::vector<UnreadFile> unread = {};
+};
+
+// Records the files of these stores, in their order. UserError if the content of a file is not what
+// PREFIX.json describes.
+ComparedContent record_content(const DataStores& stores, const ContentLimits& limits = {});
+
+// Compares the files with those of the start; paths may differ. A UserError names a file whose
+// content differs.
+ComparedContent compare_content(const DataStores& stores, const ContentRecord& before,
+                                const ContentLimits& limits = {});
 
 // Writes the record of the data with this fingerprint (sample_order.h).
 void write_content(const std::filesystem::path& path, const std::string& fingerprint,
                    const ContentRecord& record);
-// None if there is no such file, or if it belongs to other data.
+// None if there is no such file, or if it belongs to data with none of these fingerprints.
 std::optional<ContentRecord> read_content(const std::filesystem::path& path,
-                                          const std::string& fingerprint);
+                                          const std::vector<std::string>& fingerprints);
 
 }  // namespace kintsugi

@@ -199,6 +199,29 @@ void check_metric(const PreparedTask& task, const TaskMetric& metric) {
   }
 }
 
+// lm-evaluation-harness counts a document whose label is none of its choices as wrong. If none has
+// a right choice, the task file is wrong.
+void check_labels(const PreparedTask& task) {
+  if (task.task.output_type != OutputType::MultipleChoice) return;
+  std::vector<std::size_t> without;
+  for (std::size_t i = 0; i < task.requests.size(); ++i)
+    if (gold_indices(task.requests[i].gold, task.requests[i].choices).empty()) without.push_back(i);
+  if (without.empty()) return;
+  const DocumentRequests& first = task.requests[without.front()];
+  const std::string example =
+      fmt::format("{}: its label is {}, and it has {} choices", task.data.where(without.front()),
+                  first.label.dump(-1, ' ', false, EvalDocument::error_handler_t::replace),
+                  first.choices.size());
+  if (without.size() == task.requests.size())
+    user_error(
+        "{}: no document has a label that is one of its choices ({}): correct doc_to_target (an "
+        "index from 0, or the text of a choice) or doc_to_choice",
+        task.task.name, example);
+  log_warning(
+      "{}: {} of {} documents have a label that is none of their choices, and count as wrong ({})",
+      task.task.name, without.size(), task.requests.size(), example);
+}
+
 void check_group(const TaskSet::Group& group, const std::vector<PreparedTask>& tasks) {
   for (const EvalGroup::Mean& mean : group.group.means) {
     const bool found = std::any_of(group.tasks.begin(), group.tasks.end(), [&](std::size_t task) {
@@ -218,6 +241,7 @@ TaskEvaluation::TaskEvaluation(TaskSet tasks, const EvaluationOptions& options,
                                const ReadText& read)
     : groups_(std::move(tasks.groups)) {
   for (EvalTask& task : tasks.tasks) prepare(std::move(task), options, read);
+  for (const PreparedTask& task : tasks_) check_labels(task);
   for (const PreparedTask& task : tasks_)
     for (const TaskMetric& metric : task.task.metrics) check_metric(task, metric);
   for (const TaskSet::Group& group : groups_) check_group(group, tasks_);

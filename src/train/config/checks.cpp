@@ -63,12 +63,18 @@ class Checks {
   }
 
   // A key of a stage is set in the stage, there with or without its section, or at the top level.
-  std::string where(const std::string& key) const {
+  // Empty if it is not set.
+  std::string key_as_set(const std::string& key) const {
     if (!prefix_.empty())
       for (const std::string& own : {prefix_ + key, prefix_ + key.substr(key.rfind('.') + 1)})
-        if (document_.has(own)) return document_.where(own);
-    if (document_.has(key) || prefix_.empty()) return document_.where(key);
-    return document_.where(prefix_.substr(0, prefix_.size() - 1));
+        if (document_.has(own)) return own;
+    return document_.has(key) ? key : "";
+  }
+  bool given(const std::string& key) const { return !key_as_set(key).empty(); }
+
+  std::string where(const std::string& key) const {
+    if (const std::string own = key_as_set(key); !own.empty()) return document_.where(own);
+    return document_.where(prefix_.empty() ? key : prefix_.substr(0, prefix_.size() - 1));
   }
 
   void check_start() const {
@@ -377,7 +383,8 @@ class Checks {
 
   void check_samples() const {
     const SamplesConfig& samples = config_.train.samples;
-    if (samples.prompts.empty() && samples != SamplesConfig{})
+    const bool chosen = given("train.samples.prompts");  // an empty list turns them off
+    if (!chosen && samples.prompts.empty() && samples != SamplesConfig{})
       complain("train.samples.tokens", "does nothing without train.samples.prompts: give some");
     if (samples.prompts.size() > kMostSamples)
       complain("train.samples.prompts", "has {} prompts: give at most {}", samples.prompts.size(),
