@@ -160,7 +160,7 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   CommConfig comm = config ? config->comm : CommConfig{};
   comm.allow_sockets = true;  // judged below, after everything else was measured
   devices = make_device_world(job.world(), *backend, comm,
-                              [&job](const std::string& text) { job.abort(text); });
+                              [&job](const CommunicationFailure& error) { job.abort(error); });
   options.network = devices.network;
   World& world = devices.gpus ? *devices.gpus : job.world();
   const Diagnosis diagnosis = diagnose(job.world(), world, *backend, options);

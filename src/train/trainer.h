@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/file.h"
 #include "data/sampling/batch_loader.h"
 #include "energy/energy_report.h"
 #include "eval/classification_scores.h"
@@ -152,7 +153,7 @@ class Trainer {
   void record_rewards(const Rewards& rewards);                        // in record_
   std::span<const TokenSequence> pairs_of(const SampleBatch& batch);  // valid until the next call
   void open_run(ResumeMode resume);
-  void remove_created() const;
+  void remove_created();
   // Fills in what the configuration leaves open with the checkpoint's values.
   void follow_checkpoint(const std::filesystem::path& checkpoint);
   // Nothing for a new run. Rank 0 decides for all ranks.

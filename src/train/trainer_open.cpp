@@ -171,10 +171,12 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   state_.data = data_->fingerprint();
 }
 
-// The run directory itself is removed with its lock, if it is empty.
-void Trainer::remove_created() const {
+// The run directory itself is removed with its lock, if it is empty. Here, because a process that
+// fails alone ends without destructors.
+void Trainer::remove_created() {
   std::error_code ignored;  // what is not empty stays
   if (new_checkpoints_) fs::remove(directory_ / "checkpoints", ignored);
+  lock_.reset();
 }
 
 void Trainer::open_run(ResumeMode resume) {

@@ -29,9 +29,9 @@ namespace {
 namespace fs = std::filesystem;
 using Random = std::mt19937_64;
 
-constexpr const char* kMpirun =
+constexpr const char* kOpenMpi =
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 "
-    "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun ";
+    "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none ";
 
 // The embedding has more than 64 KiB, so that no check of the ends of tensors sees its middle.
 constexpr const char* kModel =
@@ -100,7 +100,7 @@ class Home {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, command, read(output)};
   }
   Result run(const std::string& arguments, const std::string& folder = ".") const {
-    return shell("\"$kintsugi\" " + arguments, folder);
+    return shell("timeout -k 5 60 \"$kintsugi\" " + arguments, folder);
   }
   Result must_run(const std::string& arguments, const std::string& folder = ".") const {
     Result result = run(arguments, folder);
@@ -513,10 +513,10 @@ void ranks_that_differ(const Home& home, Random& random) {
   const Home all(folder.parent_path()), first(folder.parent_path() / "rank0");
   difference.change(Home(folder.parent_path() / "rank1"), random);
   const std::string saved = weights_of(first / "run");
-  const Result result =
-      all.shell(fmt::format("{} -np 2 sh -c 'cd rank$OMPI_COMM_WORLD_RANK && exec \"$kintsugi\" "
-                            "\"$@\"' rank {}",
-                            kMpirun, difference.command));
+  const Result result = all.shell(fmt::format(
+      "{} timeout -k 5 60 mpirun -np 2 sh -c 'cd rank$OMPI_COMM_WORLD_RANK && exec \"$kintsugi\" "
+      "\"$@\"' rank {}",
+      kOpenMpi, difference.command));
   const std::string what = "different on the ranks: " + difference.name;
   if (result.code == 0) complain(result, what + ", and not noticed");
   if (std::none_of(

@@ -243,7 +243,7 @@ void check_request(const LaunchRequest& request) {
 
 }  // namespace
 
-std::vector<PreparedRun> prepare_runs(const LaunchRequest& request) {
+PreparedRuns prepare_runs(const LaunchRequest& request) {
   check_request(request);
   const Matrix matrix = read_matrix(read_text_file(request.config), request.config);
   check_overrides(matrix, request.overrides);
@@ -262,11 +262,10 @@ std::vector<PreparedRun> prepare_runs(const LaunchRequest& request) {
     check_checkpoint(run.config);
     return run;
   };
-  std::vector<PreparedRun> runs;
+  PreparedRuns runs;
   for (const MatrixCell& cell : matrix.cells) try {
-      runs.push_back(prepare(cell));
+      runs.list.push_back(prepare(cell));
     } catch (const UserError& error) {
-      while (!runs.empty()) runs.pop_back();  // the last first: its folder is inside of others
       if (cell.name.empty()) throw;
       user_error("cell {}: {}", cell.name, error.what());
     }

@@ -40,8 +40,20 @@ struct PreparedRun {
   double job_s = 0;            // 0: the default
 };
 
+// In the order of the matrix. Their locks are released in reverse, because the folder of a later
+// run may be inside of one that was created for an earlier run.
+struct PreparedRuns {
+  PreparedRuns() = default;
+  PreparedRuns(PreparedRuns&&) = default;
+  PreparedRuns& operator=(PreparedRuns&&) = delete;
+  ~PreparedRuns() {
+    while (!list.empty()) list.pop_back();
+  }
+  std::vector<PreparedRun> list;
+};
+
 // Reads the configuration and checks every cell: layout, memory, data, time, directories. Locks
 // their directories, unless the scripts are only printed, and writes nothing else. UserError.
-std::vector<PreparedRun> prepare_runs(const LaunchRequest& request);
+PreparedRuns prepare_runs(const LaunchRequest& request);
 
 }  // namespace kintsugi
