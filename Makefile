@@ -2,6 +2,7 @@
 # make test:    install missing packages, build, run all tests.
 # make build:   install missing packages, build the program. Without apt, CMake names what it does not find.
 # make install: build, then install to PREFIX (/usr/local) below DESTDIR.
+# make hostile: attack the program: outputs over inputs, links, two commands on one directory, ranks that see different files.
 BUILD := build
 JOBS := $(shell nproc)
 CMAKE_FLAGS ?=
@@ -14,14 +15,14 @@ GENERATOR = $(if $(shell command -v ninja),-G Ninja)
 
 all: build
 
-.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test fault-test mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
+.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
 # What is installed depends on what is built (cmake/dependencies.txt).
 KINDS := required optional tool
 packages:
 	@scripts/install_packages.sh $(KINDS)
 demo: KINDS += demo
-test sanitize fuzz-layouts fuzz-parsers kill-test fault-test mutation-check same-bits: KINDS += test demo
+test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check same-bits: KINDS += test demo
 test fault-test: KINDS += cluster
 test: KINDS += browser
 
@@ -99,6 +100,16 @@ fault-test: packages
 	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_fault_runs
 	@$(BUILD)/kintsugi_fault_runs $(N) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)')
+
+# Attacks the program N times: outputs over inputs and links, links in run directories, two commands on one directory, ranks that
+# see different files. Inputs must stay as they are, and no mixture of them may be trained. SEED repeats the draw, ONLY='train and'
+# selects attacks by their names.
+hostile: N := $(if $(filter command% environment%,$(origin N)),$(N),100)
+hostile: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CUDA=OFF)
+hostile: packages
+	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
+	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_hostile_runs
+	@$(BUILD)/kintsugi_hostile_runs $(N) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)')
 
 # Applies each bug of tests/mutations in turn; the tests must find it. ONLY="name …" selects some, PRECISION=fp32 trains every
 # layout in fp32.

@@ -1,4 +1,4 @@
-# The tests, as one program, and the programs behind make fuzz-layouts, fuzz-parsers, kill-test, fault-test and mutation-check.
+# The tests, as one program, and the programs behind make fuzz-layouts, fuzz-parsers, kill-test, fault-test, hostile and mutation-check.
 enable_testing()
 add_library(kintsugi_test_support STATIC)
 kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp")
@@ -47,12 +47,14 @@ kintsugi_test_program(kintsugi_fuzz_layouts tests/fuzz/fuzz_layouts.cpp)
 kintsugi_test_program(kintsugi_fuzz_parsers tests/fuzz/fuzz_parsers.cpp)
 kintsugi_test_program(kintsugi_kill_runs tests/fuzz/kill_runs.cpp)
 kintsugi_test_program(kintsugi_fault_runs tests/fuzz/fault_runs.cpp)
+kintsugi_test_program(kintsugi_hostile_runs tests/fuzz/hostile_runs.cpp)
 add_dependencies(kintsugi_kill_runs kintsugi)
 add_dependencies(kintsugi_fault_runs kintsugi)
+add_dependencies(kintsugi_hostile_runs kintsugi)
 # What make mutation-check runs, apart from the other tests because it is built over and over.
 kintsugi_test_program(kintsugi_equivalence_tests tests/parallel/equivalence_test.cpp)
 target_sources(kintsugi_equivalence_tests PRIVATE tests/parallel/recipes_test.cpp tests/parallel/preference_test.cpp
                tests/parallel/adapters_test.cpp tests/parallel/classifier_test.cpp tests/backend/fp8_test.cpp
                tests/backend/fp8_matmul_test.cpp tests/parallel/fp8_test.cpp)
 target_link_libraries(kintsugi_equivalence_tests PRIVATE GTest::gtest_main)
-set_target_properties(kintsugi_fuzz_parsers kintsugi_kill_runs kintsugi_fault_runs kintsugi_equivalence_tests PROPERTIES EXCLUDE_FROM_ALL TRUE)
+set_target_properties(kintsugi_fuzz_parsers kintsugi_kill_runs kintsugi_fault_runs kintsugi_hostile_runs kintsugi_equivalence_tests PROPERTIES EXCLUDE_FROM_ALL TRUE)

@@ -160,7 +160,7 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   CommConfig comm = config ? config->comm : CommConfig{};
   comm.allow_sockets = true;  // judged below, after everything else was measured
   devices = make_device_world(job.world(), *backend, comm,
-                              [&job](const std::string& text) { job.abort(text); });
+                              [&job](const CommunicationFailure& error) { job.abort(error); });
   options.network = devices.network;
   World& world = devices.gpus ? *devices.gpus : job.world();
   const Diagnosis diagnosis = diagnose(job.world(), world, *backend, options);
@@ -258,8 +258,9 @@ void add_doctor_command(CLI::App& app) {
       "\n"
       "The nodes that jobs should avoid:\n"
       "  kintsugi doctor --nodes --config run.yaml\n"
-      "  kintsugi doctor --exclude-node nid001234 --reason 'GPU 3 fell off the bus' --days 14\n"
-      "  kintsugi doctor --forget nid001234 --ledger /project/nodes.json\n"
+      "  kintsugi doctor --exclude-node nid001234 --reason 'GPU 3 fell off the bus' --days 14 "
+      "--ledger nodes.json\n"
+      "  kintsugi doctor --forget nid001234 --ledger nodes.json\n"
       "\n"
       "Exit codes: 0 no errors, 1 a device, node or file system is bad, 2 a mistake in the launch\n"
       "(binding, network) or the command. docs/doctor.md explains each check.");

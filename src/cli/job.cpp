@@ -74,15 +74,14 @@ Lifeline::Callbacks Job::lifeline_callbacks() {
           .on_failure =
               [this](const RankFailure& failure) {
                 log_message(LogLevel::Error, failure.text);
-                tell_supervisor(failure.exit_code, failure.text, failure.rank, failure.node,
-                                failure.lost);
+                tell_supervisor(failure.exit_code, failure.text, failure.blame);
                 const std::lock_guard lock(mutex_);
                 if (on_failure_) after_failure_ = on_failure_(failure);
               },
           .end =
               [this](const RankFailure& failure) {
-                if (failure.lost && failure.rank == 0 && world_->rank() == 1)
-                  fmt::print(stderr, "error: {}\n", failure.text);
+                const bool lost = failure.rank == 0 && failure.blame.fault != FaultKind::Error;
+                if (lost && world_->rank() == 1) fmt::print(stderr, "error: {}\n", failure.text);
                 end_process(failure.exit_code);
               },
           .positions = [this](int lost) { return positions_here(*recorder_, flight_key_, lost); },
@@ -142,9 +141,8 @@ void Job::set_limits(double silence_s, double call_s) {
   if (lifeline_) lifeline_->set_limits(silence_s, call_s);
 }
 
-void Job::tell_supervisor(int exit_code, const std::string& text, int rank, const std::string& node,
-                          bool lost) {
-  if (link_) link_->ended(exit_code, text, rank, node, lost);
+void Job::tell_supervisor(int exit_code, const std::string& text, const Blame& blame) {
+  if (link_) link_->ended(exit_code, text, blame);
 }
 
 void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }
@@ -154,8 +152,17 @@ void Job::check_agreement(const Facts& facts) { kintsugi::check_agreement(*contr
 std::string Job::broadcast_text(const std::string& text) { return text_of(*control_, 0, text); }
 
 void Job::abort(const std::string& text, int exit_code) {
-  if (!lifeline_) return tell_supervisor(exit_code, text, 0, node_name());
-  lifeline_->fail(text, exit_code);
+  abort(text, exit_code,
+        {.fault = FaultKind::Error, .ranks = {world_->rank()}, .node = node_name()});
+}
+
+void Job::abort(const CommunicationFailure& error) {
+  abort(error.what(), exit_code::kFailure, error.blame());
+}
+
+void Job::abort(const std::string& text, int exit_code, const Blame& blame) {
+  if (!lifeline_) return tell_supervisor(exit_code, text, blame);
+  lifeline_->fail(text, exit_code, blame);
   end_process(exit_code);  // no destructors: pending collectives still use this rank's memory
 }
 
@@ -185,6 +192,9 @@ void Job::run(const std::function<void()>& work) {
   } catch (const UserError& error) {
     abort(error.what(), exit_code::kMistake);
     throw;
+  } catch (const CommunicationFailure& error) {
+    abort(error);
+    throw;
   } catch (const std::exception& error) {
     abort(error.what(), exit_code::kFailure);
     throw;
@@ -201,8 +211,8 @@ JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommCon
                      Trace* trace)
     : hosts_(job.world()),
       devices_(make_device_world(
-          job.world(), backend, comm, [&job](const std::string& text) { job.abort(text); },
-          trace)) {
+          job.world(), backend, comm,
+          [&job](const CommunicationFailure& error) { job.abort(error); }, trace)) {
   World* hosts = &hosts_;
   sum_in_rank_order(*hosts, comm.deterministic);
   World* devices = devices_.gpus ? devices_.gpus.get() : hosts;

@@ -55,6 +55,7 @@ class Job {
   std::string broadcast_text(const std::string& text);
   // Ends the job because this rank has failed; callable from any thread.
   void abort(const std::string& text, int exit_code = 1);
+  void abort(const CommunicationFailure& error);  // of which other ranks may be guilty
 
  private:
   friend class JobGroups;
@@ -64,8 +65,8 @@ class Job {
   [[noreturn]] void end_process(int exit_code);
   // Reports an error that all ranks know of.
   void report_shared_error(const std::string& text, int exit_code);
-  void tell_supervisor(int exit_code, const std::string& text, int rank = -1,
-                       const std::string& node = "", bool lost = false);
+  void abort(const std::string& text, int exit_code, const Blame& blame);
+  void tell_supervisor(int exit_code, const std::string& text, const Blame& blame = {});
 
   std::mutex mutex_;
   FailureListener on_failure_;

@@ -345,7 +345,12 @@ std::string ranks_text(const std::vector<Member>& members) {
 struct Finding {
   std::string text;
   double waited_s = -1;
+  bool cause = false;  // otherwise the missing ranks themselves wait, in another group
   std::vector<std::int64_t> culprits;
+
+  bool before(const Finding& other) const {
+    return cause != other.cause ? cause : waited_s > other.waited_s;
+  }
 };
 
 // The two ends of a pipeline connection make different calls.
@@ -364,7 +369,8 @@ Finding different_calls(const std::vector<Member>& members) {
                             other.rank->rank, call_text(*member.group, call.number),
                             call_text(*other.group, call.number)),
                 std::max(member.group->waiting_s, other.group->waiting_s),
-                {member.rank->rank, other.rank->rank}};
+                true,
+                {}};
       }
   return {};
 }
@@ -385,6 +391,7 @@ Finding missing_message(const Member& waiting, const FlightPosition::Call& call,
                       call.kind == Collective::Receive ? "send" : "receive",
                       call_text(*waiting.group, call.number), ranks_text({waiting})),
           waiting.group->waiting_s,
+          true,
           {peer->rank->rank}};
 }
 
@@ -412,8 +419,11 @@ Finding missing_call(const std::vector<Member>& members) {
                          call_text(*first->group, first->group->waiting_for), ranks_text(waiting),
                          waiting.size() == 1 ? "waits" : "wait"),
              first->group->waiting_s,
+             false,
              {}};
-  for (const Member& member : missing) finding.culprits.push_back(member.rank->rank);
+  for (const Member& member : missing)
+    if (!waits(*member.rank)) finding.culprits.push_back(member.rank->rank);
+  finding.cause = !finding.culprits.empty();
   return finding;
 }
 
@@ -431,7 +441,7 @@ std::string diagnose(const std::vector<FlightPosition>& positions,
   for (const auto& [key, members] : groups) {
     Finding finding = different_calls(members);
     if (finding.text.empty()) finding = missing_call(members);
-    if (!finding.text.empty() && finding.waited_s > first.waited_s) first = std::move(finding);
+    if (!finding.text.empty() && finding.before(first)) first = std::move(finding);
   }
   if (culprits != nullptr) *culprits = first.culprits;
   return first.text;

@@ -40,7 +40,8 @@ std::optional<FlightPosition> position_from_json(const std::string& text);
 
 // Names the first call that not all ranks of a group have made, the ranks that are missing and
 // those that wait; or two ranks whose calls of the same number differ. Empty if there is none.
-// `culprits` receives the ranks that are named.
+// `culprits` receives the ranks that are at fault: they have not made the call and wait for no
+// other one. Empty if they are unknown, as of two ranks whose calls differ.
 std::string diagnose(const std::vector<FlightPosition>& positions,
                      std::vector<std::int64_t>* culprits = nullptr);
 

@@ -19,7 +19,7 @@ namespace kintsugi {
 namespace {
 
 constexpr char kHello = 'H', kSay = 'S', kFail = 'F', kGoodbye = 'G', kEnd = 'E', kBeat = 'B',
-               kAskPositions = 'Q', kPositions = 'A';
+               kAskPositions = 'Q', kPositions = 'A', kGaveUp = 'U';
 constexpr int kConnectSeconds = 30;
 constexpr int kReportSeconds = 5;
 constexpr std::int64_t kAddressBytes = 4096;
@@ -39,9 +39,12 @@ void raise_file_limit(int count) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// "exit code, rank, text" as one string.
+// "exit code, rank, fault, number of blamed ranks, those, text" as one string.
 std::string pack(const RankFailure& failure) {
-  return fmt::format("{} {} {}", failure.exit_code, failure.rank, failure.text);
+  std::string blamed = std::to_string(failure.blame.ranks.size());
+  for (const int rank : failure.blame.ranks) blamed += fmt::format(" {}", rank);
+  return fmt::format("{} {} {} {} {}", failure.exit_code, failure.rank,
+                     static_cast<int>(failure.blame.fault), blamed, failure.text);
 }
 
 std::vector<FlightPosition> parse_positions(const std::vector<std::string>& texts) {
@@ -54,7 +57,11 @@ std::vector<FlightPosition> parse_positions(const std::vector<std::string>& text
 RankFailure unpack(const std::string& packed) {
   RankFailure failure;
   std::istringstream stream(packed);
-  stream >> failure.exit_code >> failure.rank;
+  int fault = 0;
+  std::size_t blamed = 0;
+  stream >> failure.exit_code >> failure.rank >> fault >> blamed;
+  failure.blame.fault = static_cast<FaultKind>(fault);
+  for (int rank = 0; blamed > 0 && stream >> rank; --blamed) failure.blame.ranks.push_back(rank);
   stream.get();
   failure.text.assign(std::istreambuf_iterator<char>(stream), {});
   return failure;
@@ -187,7 +194,12 @@ void Lifeline::send_to_first(char type, const std::string& text) {
 }
 
 void Lifeline::fail(const std::string& text, int exit_code) {
-  RankFailure failure{rank_, exit_code, fmt::format("rank {}: {}", rank_, text)};
+  fail(text, exit_code, {.fault = FaultKind::Error, .ranks = {rank_}});
+}
+
+void Lifeline::fail(const std::string& text, int exit_code, Blame blame) {
+  RankFailure failure{rank_, exit_code, fmt::format("rank {}: {}", rank_, text), std::move(blame)};
+  if (rank_ == 0) failure.blame = with_node(std::move(failure.blame));
   if (size_ == 1) return callbacks_.on_failure(failure);
   {
     const std::lock_guard lock(mutex_);
@@ -283,15 +295,38 @@ int Lifeline::silent_peer() {
   return -1;
 }
 
-RankFailure Lifeline::lost(int rank, const std::string& why) const {
-  const Peer& peer = peers_[rank_ == 0 ? static_cast<std::size_t>(rank) : 0];
-  return {rank, 1,
+RankFailure Lifeline::lost(int rank, FaultKind fault, const std::string& why) const {
+  const std::string& node = peers_[rank_ == 0 ? static_cast<std::size_t>(rank) : 0].node;
+  return {rank,
+          1,
           fmt::format("rank {} was lost{}: {}", rank,
-                      one_node_ ? "" : fmt::format(" on node {}", peer.node), why),
-          peer.node, true};
+                      one_node_ ? "" : fmt::format(" on node {}", node), why),
+          {.fault = fault, .ranks = {rank}, .node = node}};
 }
 
 // ---- rank 0
+
+RankFailure Lifeline::given_up_by(int rank, const std::string& silence_s) const {
+  return {
+      0,
+      1,
+      fmt::format("rank 0 was stopped{}: rank {} had no sign of life from it for {} s, and ended",
+                  one_node_ ? "" : fmt::format(" on node {}", node_name()), rank, silence_s),
+      {.fault = FaultKind::Hung, .ranks = {0}, .node = node_name()}};
+}
+
+std::string Lifeline::node_of(int rank) const {
+  if (rank == 0) return node_name();
+  return rank > 0 && rank < static_cast<int>(peers_.size()) ? peers_[rank].node : "";
+}
+
+Blame Lifeline::with_node(Blame blame) const {
+  if (blame.ranks.empty()) return {};
+  blame.node = node_of(blame.rank());
+  const bool one_node = std::all_of(blame.ranks.begin(), blame.ranks.end(),
+                                    [&](int rank) { return node_of(rank) == blame.node; });
+  return one_node ? blame : Blame{};
+}
 
 std::optional<RankFailure> Lifeline::read_peer(int rank) {
   Peer& peer = peers_[rank];
@@ -300,9 +335,10 @@ std::optional<RankFailure> Lifeline::read_peer(int rank) {
   while (const auto frame = peer.socket.next()) {
     if (frame->type == kFail) {
       RankFailure failure = unpack(frame->text);
-      failure.node = peer.node;
+      failure.blame = with_node(std::move(failure.blame));
       return failure;
     }
+    if (frame->type == kGaveUp) return given_up_by(rank, frame->text);
     if (frame->type == kBeat) peer.waiting_s = std::atof(frame->text.c_str());
     if (frame->type == kPositions && frame->text.empty()) peer.answered = true;  // its last one
     if (frame->type == kPositions && !frame->text.empty()) answers_.push_back(frame->text);
@@ -312,13 +348,18 @@ std::optional<RankFailure> Lifeline::read_peer(int rank) {
   if (alive) return {};
   peer.socket.close();
   if (peer.done) return {};
-  return lost(rank, kKilled);
+  return lost(rank, FaultKind::Lost, kKilled);
 }
 
+// Of several failures, a rank that is gone counts last: the launcher ends all ranks after the first
+// failure, and they may be gone before this rank, which was stopped, reads why.
 std::optional<RankFailure> Lifeline::read_peers(const std::vector<int>& input) {
-  for (const int rank : input)
-    if (auto failure = read_peer(rank)) return failure;
-  return {};
+  std::optional<RankFailure> first;
+  for (const int rank : input) {
+    std::optional<RankFailure> failure = read_peer(rank);
+    if (failure && (!first || first->blame.fault == FaultKind::Lost)) first = std::move(failure);
+  }
+  return first;
 }
 
 std::vector<std::string> Lifeline::ask_positions(int lost) {
@@ -353,8 +394,7 @@ std::optional<RankFailure> Lifeline::find_stuck() {
   RankFailure failure{.rank = waiting, .exit_code = 1, .text = {}, .positions = ask_positions(-1)};
   std::vector<std::int64_t> culprits;
   const std::string diagnosis = diagnose(parse_positions(failure.positions), &culprits);
-  if (!culprits.empty()) failure.rank = static_cast<int>(culprits.front());
-  failure.node = failure.rank == 0 ? node_name() : peers_[failure.rank].node;
+  failure.blame = with_node(hung_ranks({culprits.begin(), culprits.end()}));
   failure.text =
       fmt::format("no progress for {:.0f} s (comm.timeout_s): {}", longest,
                   diagnosis.empty() ? fmt::format("rank {} waits for a call", waiting) : diagnosis);
@@ -374,9 +414,10 @@ void Lifeline::watch_peers() {
     std::optional<RankFailure> failure = read_peers(input);
     if (!failure)
       if (const int rank = silent_peer(); rank >= 0)
-        failure = lost(rank, fmt::format("no sign of life for {:.0f} s (stopped, or its node is "
-                                         "down)",
-                                         silence_limit_s()));
+        failure = lost(rank, FaultKind::Hung,
+                       fmt::format("no sign of life for {:.0f} s (stopped, or its node is "
+                                   "down)",
+                                   silence_limit_s()));
     if (!failure) failure = find_stuck();
     if (failure) return end_job(std::move(*failure));
     const bool all_done =
@@ -392,7 +433,10 @@ void Lifeline::watch_peers() {
 
 // Reports a failure, notifies the other ranks, and ends this process.
 void Lifeline::end_job(RankFailure failure) {
-  if (failure.lost) {
+  // Not if rank 0 itself was given up: the others are gone, and the launcher will kill it soon.
+  const bool lost = failure.rank != 0 && failure.blame.fault != FaultKind::Error &&
+                    failure.blame.ranks == std::vector{failure.rank};
+  if (lost) {
     failure.positions = ask_positions(failure.rank);
     if (const std::string diagnosis = diagnose(parse_positions(failure.positions));
         !diagnosis.empty())
@@ -427,10 +471,13 @@ void Lifeline::watch_first() {
           send_to_first(kPositions, text);
         send_to_first(kPositions, "");
       }
-      if (!failure && !alive) failure = lost(0, kKilled);
+      if (!failure && !alive) failure = lost(0, FaultKind::Lost, kKilled);
     }
-    if (!failure && silent_peer() >= 0)
-      failure = lost(0, fmt::format("no sign of life for {:.0f} s", silence_limit_s()));
+    if (!failure && silent_peer() >= 0) {
+      const std::string silence_s = fmt::format("{:.0f}", silence_limit_s());
+      failure = lost(0, FaultKind::Hung, fmt::format("no sign of life for {} s", silence_s));
+      send_to_first(kGaveUp, silence_s);
+    }
     if (!failure) continue;
     set_state(State::Over);
     // A rank that called fail() exits with its own exit code.

@@ -10,17 +10,17 @@
 #include <thread>
 #include <vector>
 
+#include "comm/blame.h"
 #include "comm/communicator.h"
 #include "comm/socket.h"
 
 namespace kintsugi {
 
 struct RankFailure {
-  int rank = 0;
+  int rank = 0;  // that was lost or reported the failure, for example because it waited in vain
   int exit_code = 1;
   std::string text;  // "rank 3: …" or "rank 3 was lost: …"
-  std::string node = {};
-  bool lost = false;  // gone or silent; otherwise it reported the failure itself
+  Blame blame = {};  // its node is known on rank 0
   // Where the ranks were (FlightPosition as JSON); only on rank 0, and only if a rank was lost,
   // did not answer or did not make a call.
   std::vector<std::string> positions = {};
@@ -41,6 +41,7 @@ struct LifelineLimits {
 //
 // Every rank sends a sign of life (a beat) each second to rank 0, and rank 0 to every rank. A rank
 // that was itself stopped for a while, such as a suspended job, gives the others time to continue.
+// A rank that gives rank 0 up says so before it ends: if rank 0 continues, it was at fault itself.
 //
 // mpirun also ends a job when a process dies: SIGTERM at once, SIGKILL a second later. Handle
 // SIGTERM, or rank 0 may be killed before it has reported.
@@ -74,9 +75,11 @@ class Lifeline {
   // All ranks call it with the same values.
   void set_limits(double silence_s, double call_s);
   void say(const std::string& text);
-  // Reports that this rank failed. Returns after rank 0 has logged it and notified the others, or
-  // after a timeout; then the process may exit.
+  // Reports that this rank failed; `blame`: because of others, or for an unknown reason. Returns
+  // after rank 0 has logged it and notified the others, or after a timeout; then the process may
+  // exit.
   void fail(const std::string& text, int exit_code = 1);
+  void fail(const std::string& text, int exit_code, Blame blame);
   // Reports that this rank is done. Returns when all ranks are done or one has failed.
   void goodbye();
 
@@ -112,7 +115,12 @@ class Lifeline {
   std::optional<RankFailure> find_stuck();
   // Rank 0: asks all ranks where they are.
   std::vector<std::string> ask_positions(int lost);
-  RankFailure lost(int rank, const std::string& why) const;
+  RankFailure lost(int rank, FaultKind fault, const std::string& why) const;
+  // Rank 0: the ranks that gave this rank up while it was stopped.
+  RankFailure given_up_by(int rank, const std::string& silence_s) const;
+  // Rank 0: fills in the node, if all blamed ranks are on the same one; otherwise nobody is blamed.
+  Blame with_node(Blame blame) const;
+  std::string node_of(int rank) const;
   void set_state(State state);
   void wait_until_over(int seconds);
 

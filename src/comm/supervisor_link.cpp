@@ -70,12 +70,12 @@ void SupervisorLink::send_step() {
   socket_.send(kLinkStep, fmt::format("{} {}", callbacks_.step(), callbacks_.silence_s()));
 }
 
-void SupervisorLink::ended(int exit_code, const std::string& text, int rank,
-                           const std::string& node, bool lost) {
+void SupervisorLink::ended(int exit_code, const std::string& text, const Blame& blame) {
   send_step();
   const std::lock_guard lock(mutex_);
-  socket_.send(kLinkEnded, fmt::format("{} {} {} {} {}", exit_code, rank, lost ? 1 : 0,
-                                       node.empty() ? "-" : node, text));
+  socket_.send(kLinkEnded,
+               fmt::format("{} {} {} {} {}", exit_code, blame.rank(), static_cast<int>(blame.fault),
+                           blame.node.empty() ? "-" : blame.node, text));
 }
 
 void SupervisorLink::work() {
@@ -118,14 +118,17 @@ void SupervisorPort::accept() {
 
 void SupervisorPort::read() {
   const bool alive = run_.read();
-  heard_ = std::chrono::steady_clock::now();
   while (const auto frame = run_.next()) {
+    heard_ = std::chrono::steady_clock::now();  // the end of its process is no sign of life
     std::istringstream words(frame->text);
     if (frame->type == kLinkStep) words >> state_.step >> state_.silence_limit_s;
     if (frame->type != kLinkEnded || state_.end) continue;
     End end;
-    words >> end.exit_code >> end.rank >> end.lost >> end.node;
-    if (end.node == "-") end.node.clear();
+    int rank = -1, fault = 0;
+    words >> end.exit_code >> rank >> fault >> end.blame.node;
+    end.blame.fault = static_cast<FaultKind>(fault);
+    if (rank >= 0) end.blame.ranks = {rank};
+    if (end.blame.node == "-") end.blame.node.clear();
     end.text = rest_of(words);
     state_.end = end;
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/blame.h"
 #include "comm/socket.h"
 
 namespace kintsugi {
@@ -31,10 +32,8 @@ class SupervisorLink {
   SupervisorLink(const SupervisorLink&) = delete;
   SupervisorLink& operator=(const SupervisorLink&) = delete;
 
-  // Thread-safe. `rank` and `node`: of the failure, if it is known; otherwise -1 and empty.
-  // `lost`: the rank was gone or silent; otherwise it reported the failure itself.
-  void ended(int exit_code, const std::string& text, int rank = -1, const std::string& node = "",
-             bool lost = false);
+  // Thread-safe.
+  void ended(int exit_code, const std::string& text, const Blame& blame = {});
 
  private:
   SupervisorLink(Socket socket, Callbacks callbacks);
@@ -56,9 +55,8 @@ class SupervisorPort {
 
   struct End {
     int exit_code = 1;
-    int rank = -1;
-    bool lost = false;
-    std::string node, text;
+    Blame blame = {};  // the first of the ranks
+    std::string text = {};
   };
   struct State {
     bool connected = false;       // a run is connected, or was until it ended

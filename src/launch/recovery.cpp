@@ -43,6 +43,16 @@ Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_b
   return {.exit_code = {}, .pause_s = std::min(pause, limits.longest_pause_s), .reason = last.text};
 }
 
+NodeVerdict judge_node(const LaunchAttempt& attempt) {
+  const FaultKind fault = attempt.blame.fault;
+  if (attempt.exit_code != exit_code::kFailure || fault == FaultKind::Unknown ||
+      attempt.blame.node.empty())
+    return {};
+  if (fault == FaultKind::Error) return {.avoid = true};
+  return {.avoid = true,
+          .trouble = fault == FaultKind::Hung ? NodeTrouble::Hung : NodeTrouble::Lost};
+}
+
 std::optional<NodeChoice> choose_nodes(const JobDescription& job, const NodeStates& states,
                                        const std::function<bool(std::int64_t nodes)>& fits) {
   if (states.allocated.empty()) return NodeChoice{.nodes = job.nodes};

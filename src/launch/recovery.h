@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/blame.h"
 #include "launch/job_description.h"
+#include "launch/node_ledger.h"
 
 namespace kintsugi {
 
@@ -16,9 +18,7 @@ namespace kintsugi {
 struct LaunchAttempt {
   int exit_code = 1;       // core/exit_code.h
   std::string text = {};   // why it ended
-  int rank = -1;           // that failed; -1: unknown
-  std::string node = {};   // of that rank; empty: unknown
-  bool lost = false;       // it was gone or silent; otherwise it reported the failure itself
+  Blame blame = {};        // who is at fault
   std::int64_t step = 0;   // the last step that it began
   std::int64_t saved = 0;  // step of the newest checkpoint at its end; 0: none
   double began_s = 0;      // Unix time
@@ -45,6 +45,15 @@ struct Decision {
 // checkpoint before the first of them.
 Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_before,
                 const RecoveryLimits& limits);
+
+// What a failed attempt means for the node that is at fault.
+struct NodeVerdict {
+  bool avoid = false;                       // in this job, if there are others
+  std::optional<NodeTrouble> trouble = {};  // also by later jobs: for the ledger
+};
+// Nothing without a node that is known to be at fault. After an error that a rank reported itself,
+// which may be one of the program or of the data, later jobs may use its node.
+NodeVerdict judge_node(const LaunchAttempt& attempt);
 
 // The state of the nodes of a job.
 struct NodeStates {

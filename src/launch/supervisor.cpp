@@ -26,6 +26,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/config.h"
 #include "train/engine_options.h"
+#include "train/run_lock.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -82,8 +83,8 @@ nlohmann::json to_json(const LaunchAttempt& attempt, std::size_t number) {
       {"step", attempt.step},     {"saved", attempt.saved},         {"began", attempt.began_s},
       {"ended", attempt.ended_s}, {"nodes", attempt.nodes},         {"rank", nullptr},
       {"node", nullptr},          {"first_step_s", nullptr}};
-  if (attempt.rank >= 0) json["rank"] = attempt.rank;
-  if (!attempt.node.empty()) json["node"] = attempt.node;
+  if (attempt.blame.rank() >= 0) json["rank"] = attempt.blame.rank();
+  if (!attempt.blame.node.empty()) json["node"] = attempt.blame.node;
   if (attempt.first_step_s >= 0) json["first_step_s"] = attempt.first_step_s;
   json["noticed"] = nullptr;
   if (attempt.noticed_s > 0) json["noticed"] = attempt.noticed_s;
@@ -168,14 +169,14 @@ NodeStates Supervisor::node_states() const {
 }
 
 void Supervisor::blame(const LaunchAttempt& attempt) {
-  if (attempt.exit_code != exit_code::kFailure || attempt.node.empty() || job_.local) return;
-  std::erase(avoided_, attempt.node);
-  avoided_.insert(avoided_.begin(), attempt.node);
-  if (!attempt.lost) return;  // an error of the program or of the data: other jobs may use the node
-  const bool hung = attempt.text.find("no sign of life") != std::string::npos;
+  const NodeVerdict verdict = judge_node(attempt);
+  const std::string& node = attempt.blame.node;
+  if (!verdict.avoid || job_.local) return;
+  std::erase(avoided_, node);
+  avoided_.insert(avoided_.begin(), node);
+  if (!verdict.trouble) return;
   try {
-    NodeLedger(ledger_).add(attempt.node, hung ? NodeTrouble::Hung : NodeTrouble::Lost,
-                            attempt.text, std::time(nullptr), kLedgerDays);
+    NodeLedger(ledger_).add(node, *verdict.trouble, attempt.text, std::time(nullptr), kLedgerDays);
   } catch (const std::exception& error) {
     log_warning("{}", error.what());
   }
@@ -279,31 +280,35 @@ void Supervisor::forward_stop() {
   port_.ask_to_stop(StopSignals::received());
 }
 
-std::string Supervisor::given_up(const SupervisorPort::State& state, double running_s) {
-  if (!state.connected)
-    return running_s < options_.start_s ? ""
-                                        : fmt::format("the ranks did not report within {}",
-                                                      format_duration(options_.start_s));
-  if (state.end) return "";
+Supervisor::GivenUp Supervisor::silent_rank_0(const SupervisorPort::State& state) {
+  return {fmt::format("rank 0 gave no sign of life for {:.0f} s (stopped, or its node is down)",
+                      state.silent_s),
+          {.fault = FaultKind::Hung, .ranks = {0}, .node = state.node}};
+}
+
+Supervisor::GivenUp Supervisor::given_up(const SupervisorPort::State& state, double running_s) {
+  if (!state.connected) {
+    if (running_s < options_.start_s) return {};
+    return {fmt::format("the ranks did not report within {}", format_duration(options_.start_s))};
+  }
+  if (state.end) return {};
   const double limit_s = options_.silence_s.value_or(state.silence_limit_s + kLater_s);
-  if (state.silence_limit_s > 0 && state.silent_s > limit_s)
-    return fmt::format("rank 0 gave no sign of life for {:.0f} s (stopped, or its node is down)",
-                       state.silent_s);
+  if (state.silence_limit_s > 0 && state.silent_s > limit_s) return silent_rank_0(state);
   if (state.step != last_step_ || last_step_at_s_ == 0) {
     last_step_ = state.step;
     last_step_at_s_ = running_s;
   }
-  if (running_s - last_step_at_s_ > options_.stall_s)
-    return fmt::format("no new step for {}", format_duration(options_.stall_s));
-  return "";
+  if (running_s - last_step_at_s_ > options_.stall_s)  // whoever is at fault
+    return {fmt::format("no new step for {}", format_duration(options_.stall_s))};
+  return {};
 }
 
 void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
   auto begin = Steady::now();
   std::optional<Steady::time_point> reported;
   last_step_at_s_ = 0;
-  std::string why;
-  while (!session_is_over(leader) && why.empty()) {
+  GivenUp given;
+  while (!session_is_over(leader) && given.why.empty()) {
     const auto round = Steady::now();
     const SupervisorPort::State& state = port_.poll(kPoll);
     deputy_.work(others_);
@@ -322,30 +327,37 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
       begin += Steady::now() - round;
       continue;
     }
-    why = given_up(state, seconds_since(begin));
+    given = given_up(state, seconds_since(begin));
   }
-  if (!why.empty()) attempt.noticed_s = unix_time();
+  if (!given.why.empty()) attempt.noticed_s = unix_time();
   const bool forced = !session_is_over(leader);
   const int status = end_session(leader, false);
   if (forced) kill_steps();
   const SupervisorPort::State& state = port_.poll(std::chrono::milliseconds(0));
   attempt.step = state.step;
   if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
-  if (state.end && why.empty()) {
+  if (given.why.empty()) return note_end(state, status, attempt);
+  attempt.text = given.why;
+  attempt.blame = given.blame;
+}
+
+void Supervisor::note_end(const SupervisorPort::State& state, int status,
+                          LaunchAttempt& attempt) const {
+  if (state.end) {
     attempt.exit_code = state.end->exit_code;
     attempt.text = state.end->text;
-    attempt.rank = state.end->rank;
-    attempt.node = state.end->node;
-    attempt.lost = state.end->lost;
-  } else if (!why.empty()) {
-    attempt.text = why;
-    if (state.connected) attempt.rank = 0;
-    attempt.node = state.node;
-    attempt.lost = state.connected;
-  } else {
-    attempt.exit_code = exit_code_of(status);
-    attempt.text = describe(status);
+    attempt.blame = state.end->blame;
+    return;
   }
+  attempt.exit_code = exit_code_of(status);
+  attempt.text = describe(status);
+  // The other ranks noticed first that rank 0 was silent, and the launcher then ended it.
+  const bool silent = state.connected && state.silence_limit_s > 0 &&
+                      state.silent_s > options_.silence_s.value_or(state.silence_limit_s);
+  if (attempt.exit_code != exit_code::kFailure || !silent) return;
+  const GivenUp rank_0 = silent_rank_0(state);
+  attempt.text = fmt::format("{}; {}", rank_0.why, attempt.text);
+  attempt.blame = rank_0.blame;
 }
 
 LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
@@ -364,10 +376,12 @@ LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
 
 int Supervisor::run() {
   const StopSignals signals;
+  const std::unique_ptr<RunLock> lock = RunLock::for_supervisor(job_.run_dir);
   take_over();
   const std::int64_t saved_before = saved_step();
   for (;;) {
     if (StopSignals::received() != nullptr && attempts_.empty()) return exit_code::kStopped;
+    lock->check_in_place();
     const NodeStates states = node_states();
     const auto choice =
         choose_nodes(job_, states, [this](std::int64_t nodes) { return fits(nodes); });

@@ -40,8 +40,15 @@ class Supervisor {
   LaunchAttempt run_attempt(const NodeChoice& choice);
   // Waits until the launcher has ended. Fills in the attempt.
   void watch(pid_t leader, LaunchAttempt& attempt);
-  // Why the attempt must be ended from outside; empty: it need not be.
-  std::string given_up(const SupervisorPort::State& state, double running_s);
+  // Why the attempt must be ended from outside, and who is at fault.
+  struct GivenUp {
+    std::string why = {};  // empty: it need not be ended
+    Blame blame = {};
+  };
+  static GivenUp silent_rank_0(const SupervisorPort::State& state);
+  GivenUp given_up(const SupervisorPort::State& state, double running_s);
+  // How an attempt ended that was not ended from outside.
+  void note_end(const SupervisorPort::State& state, int status, LaunchAttempt& attempt) const;
   void forward_stop();
   void kill_steps() const;
   void take_over();

@@ -74,7 +74,7 @@ void StagedRun::check_later_stage(std::int64_t number, const Groups& groups,
   });
 }
 
-void StagedRun::next_trainer(std::int64_t number, std::unique_ptr<DirectoryLock> lock,
+void StagedRun::next_trainer(std::int64_t number, std::unique_ptr<RunLock> lock,
                              const Startup& startup) {
   const RunConfig next = run_.at_stage(number);
   const Groups& groups = groups_(next);
@@ -85,7 +85,7 @@ void StagedRun::next_trainer(std::int64_t number, std::unique_ptr<DirectoryLock>
 // As if the process had been started again: the checkpoint before may belong to an earlier stage or
 // have other batches.
 std::int64_t StagedRun::restart(std::int64_t number, const CheckpointSetAside& reason) {
-  std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
+  std::unique_ptr<RunLock> lock = trainer_->release_lock();
   StepProfile* const profile = trainer_->profile();
   const Startup startup = trainer_->startup();
   trainer_.reset();
@@ -115,7 +115,7 @@ RunOutcome StagedRun::run(ResumeMode resume, const WatchTrainer& watch) {
     }
     resume = ResumeMode::Auto;
     if (watch) watch(nullptr);
-    std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
+    std::unique_ptr<RunLock> lock = trainer_->release_lock();
     const Startup startup = trainer_->startup().of_next_stage();
     StepProfile* const profile = trainer_->profile();
     trainer_.reset();  // its memory is free before the next stage is checked

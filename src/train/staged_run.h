@@ -39,8 +39,7 @@ class StagedRun {
   // Replaces the trainer of stage `number` after it has set a damaged checkpoint aside. Returns the
   // number of the stage that the run continues with.
   std::int64_t restart(std::int64_t number, const CheckpointSetAside& reason);
-  void next_trainer(std::int64_t number, std::unique_ptr<DirectoryLock> lock,
-                    const Startup& startup);
+  void next_trainer(std::int64_t number, std::unique_ptr<RunLock> lock, const Startup& startup);
   void check_later_stage(std::int64_t number, const Groups& groups, const UseTrainer& checked);
 
   Backend& backend_;

@@ -144,6 +144,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
       if (tasks_are_due()) evaluate_tasks();
       if (samples_are_due()) generate_samples();
       if (is_first()) {
+        lock_->check_in_place();
         log_->record(record_, saver_ && saver_->under_way());
         report(stops_.decided() || finished());
       }
@@ -160,6 +161,9 @@ RunOutcome Trainer::run(ResumeMode resume) {
     if (is_first()) log_->flush();
     if (is_first()) report_saves();
     gather_energy();
+  } catch (const RunDirectoryMoved&) {
+    open_log_ = nullptr;  // nothing can be recorded
+    throw;
   } catch (const Diverged& error) {
     finish_save_after_error();
     write_status({"diverged", exit_code::kDiverged, "diverged", error.what()}, NAN);

@@ -26,6 +26,7 @@
 #include "train/memory_check.h"
 #include "train/reference.h"
 #include "train/run_data.h"
+#include "train/run_lock.h"
 #include "train/run_log.h"
 #include "train/run_tasks.h"
 #include "train/save_interval.h"
@@ -74,8 +75,8 @@ class Trainer {
   const RunData& data() const { return *data_; }
   Startup& startup() { return startup_; }
   // The lock of the run directory, for the trainer of the next stage.
-  std::unique_ptr<DirectoryLock> release_lock() { return std::move(lock_); }
-  void keep_lock(std::unique_ptr<DirectoryLock> lock) { lock_ = std::move(lock); }
+  std::unique_ptr<RunLock> release_lock() { return std::move(lock_); }
+  void keep_lock(std::unique_ptr<RunLock> lock) { lock_ = std::move(lock); }
   // Records in status.json that another rank ended the job. Thread-safe during run(). Returns what
   // RunLog::fail returns.
   std::function<void()> note_failure(const FailedRank& failed);
@@ -155,7 +156,7 @@ class Trainer {
   void record_rewards(const Rewards& rewards);                        // in record_
   std::span<const TokenSequence> pairs_of(const SampleBatch& batch);  // valid until the next call
   void open_run(ResumeMode resume);
-  void remove_created() const;
+  void remove_created();
   // Fills in what the configuration leaves open with the checkpoint's values.
   void follow_checkpoint(const std::filesystem::path& checkpoint);
   // Nothing for a new run. Rank 0 decides for all ranks.
@@ -301,10 +302,10 @@ class Trainer {
   std::optional<SamplePrompts> samples_;          // of train.samples
   std::set<std::int64_t> evaluated_;  // later steps whose tasks an earlier process has evaluated
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<RunLog> log_;                 // on rank 0
-  std::atomic<RunLog*> open_log_ = nullptr;     // log_.get() once it is open
-  std::unique_ptr<DirectoryLock> lock_;         // one process per run directory
-  std::vector<std::filesystem::path> created_;  // for the run; removed if its start is refused
+  std::unique_ptr<RunLock> lock_;            // one job per run directory; on rank 0
+  std::unique_ptr<RunLog> log_;              // on rank 0
+  std::atomic<RunLog*> open_log_ = nullptr;  // log_.get() once it is open
+  bool new_checkpoints_ = false;  // their folder was created; removed if the start is refused
   Schedule schedule_;
   BatchSchedule batches_;  // of the steps of this process
   LossScaler scaler_;

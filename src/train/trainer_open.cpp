@@ -39,17 +39,6 @@ std::string when_changed(const std::string& key, const RunConfig& config, std::i
   return stage > config.stage ? "from that stage on" : fmt::format("from step {} on", next_step);
 }
 
-// Creates a directory and those above it. Returns the new ones, the innermost first.
-std::vector<fs::path> create_folders(const fs::path& directory) {
-  std::vector<fs::path> created;
-  std::error_code error;
-  for (fs::path one = directory; !one.empty() && !fs::exists(one, error); one = one.parent_path())
-    created.push_back(one);
-  fs::create_directories(directory, error);
-  if (error) failure("cannot create {}: {}", directory.string(), error.message());
-  return created;
-}
-
 }  // namespace
 
 std::optional<Trainer::Start> Trainer::open_directory(ResumeMode resume) {
@@ -61,8 +50,11 @@ std::optional<Trainer::Start> Trainer::open_directory(ResumeMode resume) {
       user_error(
           "{} already holds a run: continue it with --resume auto, or choose another run.dir",
           directory_.string());
-    created_ = create_folders(checkpoints);
-    if (!lock_) lock_ = std::make_unique<DirectoryLock>(directory_);
+    if (!lock_) lock_ = RunLock::for_ranks(directory_);
+    lock_->check_in_place();
+    std::error_code error;
+    new_checkpoints_ = fs::create_directory(checkpoints, error);
+    if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
     clean_up_checkpoints(checkpoints);
     if (const auto found = find_latest_checkpoint(checkpoints))
       latest = found->string();
@@ -180,9 +172,12 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   state_.data = data_->fingerprint();
 }
 
-void Trainer::remove_created() const {
+// The run directory itself is removed with its lock, if it is empty. Here, because a process that
+// fails alone ends without destructors.
+void Trainer::remove_created() {
   std::error_code ignored;  // what is not empty stays
-  for (const fs::path& directory : created_) fs::remove(directory, ignored);
+  if (new_checkpoints_) fs::remove(directory_ / "checkpoints", ignored);
+  lock_.reset();
 }
 
 void Trainer::open_run(ResumeMode resume) {

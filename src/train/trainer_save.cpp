@@ -85,6 +85,7 @@ void Trainer::save() {
   const RunEvents::LongWork long_work(events());
   show_live_line("saving a checkpoint …");
   finish_save();
+  if (is_first()) lock_->check_in_place();
   const bool last = stops_.decided() || finished();
   try {
     check_finite(*engine_, state_);

@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::Not;
 
 class TrainOnRanks : public testing::Test {
  protected:
@@ -265,29 +266,34 @@ TEST_F(TrainOnRanks, AnErrorOfOneRankIsNamed) {
 class KilledRank : public TrainOnRanks {
  protected:
   void expect_named(int ranks, const std::string& layout);
+  template <class Happened>
+  static bool wait_for(const Happened& happened) {
+    for (int i = 0; i < 600 && !happened(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return happened();
+  }
+  // The process that is this rank of the run in this directory, according to its environment; 0:
+  // there is none.
+  pid_t process_of(int rank) const {
+    const std::string variable = fmt::format("OMPI_COMM_WORLD_RANK={}", rank) + '\0';
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename().string();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      std::error_code ignored;
+      if (fs::read_symlink(entry.path() / "cwd", ignored) == fs::canonical(directory_.path()) &&
+          content_of(entry.path() / "environ").find(variable) != std::string::npos)
+        return std::stoi(name);
+    }
+    return 0;
+  }
 };
 
 void KilledRank::expect_named(int ranks, const std::string& layout) {
   std::thread job([&] {
     train(ranks, "killed", "--set train.steps=100000 --set train.eval_every=0 " + layout);
   });
-  const auto wait_for = [&](const auto& happened) {
-    for (int i = 0; i < 600 && !happened(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return happened();
-  };
   const bool began = wait_for([&] { return metrics("killed").size() >= 3; });
-  // The process that is rank 2 of the run in this directory, according to its environment.
-  int victim = 0;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::error_code ignored;
-    if (fs::read_symlink(entry.path() / "cwd", ignored) != fs::canonical(directory_.path()))
-      continue;
-    if (content_of(entry.path() / "environ").find("OMPI_COMM_WORLD_RANK=2") != std::string::npos)
-      victim = std::stoi(name);
-  }
+  const pid_t victim = process_of(2);
   if (victim > 0) kill(victim, SIGKILL);
   job.join();  // mpirun ends: no rank hangs
   ASSERT_TRUE(began) << errors("killed");
@@ -299,6 +305,28 @@ void KilledRank::expect_named(int ranks, const std::string& layout) {
 TEST_F(KilledRank, AmongDataRanks) { expect_named(3, ""); }
 TEST_F(KilledRank, OfATensorPairInAPipeline) {
   expect_named(4, "--set layout.tp=2 --set layout.pp=2");
+}
+
+// Rank 1 gives a stopped rank 0 up and ends. When rank 0 continues, it must not blame rank 1.
+TEST_F(KilledRank, AStoppedRankZeroBlamesItself) {
+  std::thread job([&] {
+    train(2, "stopped",
+          "--set train.steps=100000 --set train.eval_every=0 --set comm.silence_s=1.5");
+  });
+  const bool began = wait_for([&] { return metrics("stopped").size() >= 3; });
+  const pid_t first = process_of(0);
+  if (first > 0) kill(first, SIGSTOP);
+  const bool noticed = wait_for([&] {
+    return errors("stopped").find("rank 0 was lost: no sign of life") != std::string::npos;
+  });
+  if (first > 0) kill(first, SIGCONT);
+  job.join();
+  ASSERT_TRUE(began) << errors("stopped");
+  EXPECT_TRUE(noticed) << errors("stopped");
+  const std::string log = content_of(directory_ / "stopped" / "log.txt");
+  EXPECT_THAT(log, HasSubstr("rank 0 was stopped: rank 1 had no sign of life from it for 2 s"));
+  EXPECT_THAT(log, Not(HasSubstr("rank 1 was lost")));
+  EXPECT_EQ(json::parse(content_of(directory_ / "stopped" / "status.json")).at("rank"), 0);
 }
 
 }  // namespace

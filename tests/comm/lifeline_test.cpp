@@ -20,6 +20,7 @@ namespace {
 struct Record {
   std::mutex mutex;
   std::vector<std::string> messages, failures, ends;
+  std::vector<Blame> blames;  // of the failures
 
   Lifeline::Callbacks callbacks(int own) {
     return {.on_message =
@@ -31,6 +32,7 @@ struct Record {
                 [this](const RankFailure& failure) {
                   const std::lock_guard lock(mutex);
                   failures.push_back(fmt::format("{} {}", failure.exit_code, failure.text));
+                  blames.push_back(failure.blame);
                 },
             .end =
                 [this, own](const RankFailure& failure) {
@@ -148,7 +150,8 @@ TEST(Lifeline, FindsRankZeroAmongItsAddresses) {
   EXPECT_TRUE(record.ends.empty());
 }
 
-// A rank that is stopped keeps its connection but sends no beats.
+// A rank that is stopped keeps its connection but sends no beats. A stopped rank 0 reports itself
+// when it continues, although the others are gone by then.
 TEST(Lifeline, ASilentRankIsGivenUp) {
   for (const int culprit : {0, 2}) {
     Record record;
@@ -162,10 +165,17 @@ TEST(Lifeline, ASilentRankIsGivenUp) {
     });
     ASSERT_GE(record.ends.size(), 2u) << culprit;
     for (const std::string& end : record.ends)
-      EXPECT_NE(end.find(fmt::format("rank {} was lost on node {}: no sign of life for 2 s",
-                                     culprit, node_name())),
-                std::string::npos)
-          << end;
+      if (culprit == 0 && end.starts_with("0 "))
+        EXPECT_NE(end.find(fmt::format("rank 0 was stopped on node {}: rank ", node_name())),
+                  std::string::npos)
+            << end;
+      else
+        EXPECT_NE(end.find(fmt::format("rank {} was lost on node {}: no sign of life for 2 s",
+                                       culprit, node_name())),
+                  std::string::npos)
+            << end;
+    const Blame expected{.fault = FaultKind::Hung, .ranks = {culprit}, .node = node_name()};
+    EXPECT_EQ(record.blames, std::vector{expected}) << culprit;
   }
 }
 
@@ -192,6 +202,26 @@ TEST(Lifeline, ACallThatNeverEndsNamesTheMissingRank) {
             std::string::npos)
       << record.failures[0];
   EXPECT_EQ(record.ends.size(), 3u);
+  const Blame expected{.fault = FaultKind::Hung, .ranks = {1}, .node = node_name()};
+  EXPECT_EQ(record.blames, std::vector{expected});
+}
+
+// The watcher of NCCL on rank 2 reports a call that rank 1 has not made, or that all have made.
+TEST(Lifeline, ARankThatWaitsIsNotBlamed) {
+  for (const Blame& given : {hung_ranks({1}), hung_ranks({}), Blame{FaultKind::Error, {2}}}) {
+    Record record;
+    run_ranks(3, [&](World& world) {
+      Lifeline lifeline(world, record.callbacks(world.rank()));
+      if (world.rank() == 2)
+        lifeline.fail("all_reduce number 5 did not finish", 1, given);
+      else
+        lifeline.goodbye();
+    });
+    Blame expected = given;
+    if (!given.ranks.empty()) expected.node = node_name();
+    EXPECT_EQ(record.blames, std::vector{expected});
+    EXPECT_EQ(record.failures, Texts{"1 rank 2: all_reduce number 5 did not finish"});
+  }
 }
 
 TEST(Lifeline, OneRankNeedsNoSockets) {

@@ -335,8 +335,8 @@ void run_on_gpu(World& hosts, Lifeline& lifeline, const std::string& what) {
                    .share_gpu = true,
                    .register_buffers = true,
                    .message_groups = {"pp", "ring", "pairs"},
-                   .on_failure = [&](const std::string& text) {
-                     lifeline.fail(text, 1);
+                   .on_failure = [&](const CommunicationFailure& error) {
+                     lifeline.fail(error.what(), 1, error.blame());
                      _exit(1);
                    }});
   if (world.rank() == 0) std::printf("%s\n", world.description().c_str());

@@ -92,5 +92,22 @@ TEST(Recovery, ARunShrinksToANumberOfNodesThatFits) {
   EXPECT_FALSE(choose_nodes(job_on(4, 3), states, even));
 }
 
+LaunchAttempt blaming(Blame blame) { return {.blame = std::move(blame)}; }
+
+TEST(Recovery, OnlyANodeAtFaultIsAvoided) {
+  const NodeVerdict hung = judge_node(blaming({FaultKind::Hung, {3}, "n3"}));
+  EXPECT_TRUE(hung.avoid);
+  EXPECT_EQ(hung.trouble, NodeTrouble::Hung);
+  EXPECT_EQ(judge_node(blaming({FaultKind::Lost, {3}, "n3"})).trouble, NodeTrouble::Lost);
+  const NodeVerdict error = judge_node(blaming({FaultKind::Error, {3}, "n3"}));
+  EXPECT_TRUE(error.avoid);
+  EXPECT_FALSE(error.trouble);  // perhaps of the program or the data: other jobs may use it
+  EXPECT_FALSE(judge_node(blaming({})).avoid);
+  EXPECT_FALSE(judge_node(blaming({FaultKind::Hung, {1, 3}, ""})).avoid);  // on several nodes
+  LaunchAttempt mistake = blaming({FaultKind::Error, {3}, "n3"});
+  mistake.exit_code = 2;
+  EXPECT_FALSE(judge_node(mistake).avoid);
+}
+
 }  // namespace
 }  // namespace kintsugi

@@ -289,8 +289,7 @@ TEST_F(TrainerTest, OtherDataIsNotContinued) {
 }
 
 TEST_F(TrainerTest, OneProcessPerRunDirectory) {
-  fs::create_directories(directory_ / "run");
-  const DirectoryLock other(directory_ / "run");
+  const auto other = RunLock::for_ranks(directory_ / "run");
   EXPECT_THROW(train("run", "steps: 2, eval_every: 0"), UserError);
   testing::internal::GetCapturedStdout();
 }

@@ -106,10 +106,10 @@ void launch(LaunchArguments& arguments) {
   if (request.options.account.empty() && account != nullptr) request.options.account = account;
   if (!request.options.container.empty())
     request.options.container = std::filesystem::absolute(request.options.container).string();
-  std::vector<PreparedRun> runs = prepare_runs(request);
-  if (request.print) return print_runs(runs);
-  if (!request.local) return submit_runs(runs);
-  if (const int code = run_locally(runs); code != 0) throw CLI::RuntimeError(code);
+  PreparedRuns runs = prepare_runs(request);
+  if (request.print) return print_runs(runs.list);
+  if (!request.local) return submit_runs(runs.list);
+  if (const int code = run_locally(runs.list); code != 0) throw CLI::RuntimeError(code);
 }
 
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {

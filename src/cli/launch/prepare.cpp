@@ -77,14 +77,24 @@ void check_checkpoint(const RunConfig& run) {
   if (run.run.from) start_of_branch(run);
 }
 
-// No other job may use the run directory.
+// No job of Slurm may use the run directory.
 void check_not_active(const fs::path& run_dir) {
-  if (!fs::is_directory(run_dir)) return;
-  if (fs::exists(job_file(run_dir)) && slurm_is_here())
-    for (const SlurmJobState& job : job_states(load_job(run_dir).job_ids))
-      user_error("{} has an active job, {} ({}): wait for it, or kintsugi launch --cancel {}",
-                 run_dir.string(), job.id, job.state, run_dir.string());
-  const DirectoryLock lock(run_dir);  // by a process that trains in it
+  if (!fs::exists(job_file(run_dir)) || !slurm_is_here()) return;
+  for (const SlurmJobState& job : job_states(load_job(run_dir).job_ids))
+    user_error("{} has an active job, {} ({}): wait for it, or kintsugi launch --cancel {}",
+               run_dir.string(), job.id, job.state, run_dir.string());
+}
+
+// From here on no other job can start in the run directory.
+std::unique_ptr<RunLock> lock_run(const fs::path& run_dir) {
+  try {
+    auto lock = RunLock::for_launch(run_dir);
+    check_not_active(run_dir);
+    return lock;
+  } catch (const UserError&) {
+    check_not_active(run_dir);  // a job says more than a process on another node
+    throw;
+  }
 }
 
 // One save, as the planner estimates it; 0 if the machine's storage is unknown.
@@ -233,7 +243,7 @@ void check_request(const LaunchRequest& request) {
 
 }  // namespace
 
-std::vector<PreparedRun> prepare_runs(const LaunchRequest& request) {
+PreparedRuns prepare_runs(const LaunchRequest& request) {
   check_request(request);
   const Matrix matrix = read_matrix(read_text_file(request.config), request.config);
   check_overrides(matrix, request.overrides);
@@ -242,21 +252,23 @@ std::vector<PreparedRun> prepare_runs(const LaunchRequest& request) {
                matrix.cells.size(), request.max_jobs);
   const Machine machine = request.local ? Machine{} : load_machine(request.machine);
   const std::optional<Topology> topology = topology_given(request);
-  std::vector<PreparedRun> runs;
-  for (const MatrixCell& cell : matrix.cells) {
-    try {
-      RunConfig config = configuration(request, matrix, cell);
-      runs.push_back(request.local
-                         ? prepare_local(request, cell, std::move(config))
-                         : prepare_slurm(request, machine, topology, cell, std::move(config)));
-      check_data(runs.back().config);
-      check_checkpoint(runs.back().config);
-      if (!request.print) check_not_active(runs.back().job.run_dir);
+  const auto prepare = [&](const MatrixCell& cell) {
+    RunConfig config = configuration(request, matrix, cell);
+    PreparedRun run = request.local
+                          ? prepare_local(request, cell, std::move(config))
+                          : prepare_slurm(request, machine, topology, cell, std::move(config));
+    if (!request.print) run.lock = lock_run(run.job.run_dir);
+    check_data(run.config);
+    check_checkpoint(run.config);
+    return run;
+  };
+  PreparedRuns runs;
+  for (const MatrixCell& cell : matrix.cells) try {
+      runs.list.push_back(prepare(cell));
     } catch (const UserError& error) {
       if (cell.name.empty()) throw;
       user_error("cell {}: {}", cell.name, error.what());
     }
-  }
   return runs;
 }
 

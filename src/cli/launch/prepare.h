@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "launch/job_script.h"
 #include "launch/matrix.h"
 #include "train/config/config.h"
+#include "train/run_lock.h"
 
 namespace kintsugi {
 
@@ -26,6 +28,9 @@ struct LaunchRequest {
 
 // A run that passed all checks: everything that is needed to write and submit it.
 struct PreparedRun {
+  // Of the run directory, from the checks to the end; none with --print. Slurm: until it is
+  // submitted.
+  std::unique_ptr<RunLock> lock = {};
   std::string cell = {};  // of a matrix; empty: none
   RunConfig config = {};
   JobDescription job = {};
@@ -35,8 +40,20 @@ struct PreparedRun {
   double job_s = 0;            // 0: the default
 };
 
-// Reads the configuration and checks every cell: layout, memory, data, time, directories. Writes
-// nothing. UserError.
-std::vector<PreparedRun> prepare_runs(const LaunchRequest& request);
+// In the order of the matrix. Their locks are released in reverse, because the folder of a later
+// run may be inside of one that was created for an earlier run.
+struct PreparedRuns {
+  PreparedRuns() = default;
+  PreparedRuns(PreparedRuns&&) = default;
+  PreparedRuns& operator=(PreparedRuns&&) = delete;
+  ~PreparedRuns() {
+    while (!list.empty()) list.pop_back();
+  }
+  std::vector<PreparedRun> list;
+};
+
+// Reads the configuration and checks every cell: layout, memory, data, time, directories. Locks
+// their directories, unless the scripts are only printed, and writes nothing else. UserError.
+PreparedRuns prepare_runs(const LaunchRequest& request);
 
 }  // namespace kintsugi

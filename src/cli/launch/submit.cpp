@@ -115,6 +115,7 @@ void submit_runs(std::vector<PreparedRun>& runs) {
       submitted.push_back(submit_job(run.job.directory() / "job.sh"));
       run.job.job_ids.push_back(submitted.back());
       save_job(run.job);
+      run.lock.reset();  // for its supervisor
     }
   } catch (const std::exception&) {
     while (!files.empty()) files.pop_back();  // the last first: it is inside of folders of others
@@ -135,7 +136,9 @@ int run_locally(std::vector<PreparedRun>& runs) {
     clear_ends(run.job.run_dir);
     files.keep();
     if (!run.cell.empty()) log_note("cell {} in {}", run.cell, run.job.run_dir);
+    run.lock->pass_on();
     const int code = run_script(run.job.directory() / "job.sh");
+    run.lock.reset();
     if (code != exit_code::kFinished) worst = runs.size() == 1 ? code : exit_code::kFailure;
     if (code == exit_code::kStopped) return code;  // the user stops all of them
     if (code != exit_code::kFinished && !run.cell.empty())

@@ -280,8 +280,9 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     if (energy) trainer->meter_with(*energy);
     job.on_failure([trainer](const RankFailure& failure) {
       keep_positions(trainer->directory(), failure);
-      return trainer->note_failure({.rank = failure.rank,
-                                    .node = failure.node,
+      const bool blamed = failure.blame.fault != FaultKind::Unknown;
+      return trainer->note_failure({.rank = blamed ? failure.blame.rank() : failure.rank,
+                                    .node = failure.blame.node,
                                     .exit_code = failure.exit_code,
                                     .message = failure.text});
     });

@@ -84,8 +84,8 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
       watch(hosts, {.device = options.device,
                     .timeout_s = options.timeout_s,
                     .on_failure = options.on_failure ? options.on_failure
-                                                     : [](const std::string& text) {
-                                                         log_message(LogLevel::Error, text);
+                                                     : [](const CommunicationFailure& error) {
+                                                         log_message(LogLevel::Error, error.what());
                                                          std::abort();  // rather than hang
                                                        },
                     .trace = options.trace,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "comm/blame.h"
 #include "comm/communicator.h"
 #include "core/trace.h"
 
@@ -35,7 +36,7 @@ struct NcclOptions {
   // Called once, from another thread, after all communicators have been aborted. The text says what
   // failed and which ranks caused it. The process should exit, since its main thread may wait for a
   // call that was aborted.
-  std::function<void(const std::string&)> on_failure = {};
+  std::function<void(const CommunicationFailure&)> on_failure = {};
   // Optional: records every call. `event_time` returns the time of a cudaEvent_t in the trace's
   // seconds; it is the backend's, so that both use the same clock.
   Trace* trace = nullptr;

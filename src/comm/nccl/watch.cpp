@@ -1,7 +1,6 @@
 #include "comm/nccl/watch.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "core/error.h"
 
@@ -24,28 +23,6 @@ double elapsed_s(cudaEvent_t begin, cudaEvent_t end) {
   check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
   return static_cast<double>(milliseconds) / 1000;
 }
-
-// The number of started calls of lane `id` in lines of "id<tab>started<tab>finished".
-std::optional<std::int64_t> calls_in(const std::string& progress, const std::string& id) {
-  std::istringstream lines(progress);
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(id + "\t")) return std::atoll(line.c_str() + id.size() + 1);
-  return {};
-}
-
-// "rank 3, rank 4 and 500 more".
-struct RankList {
-  static constexpr int kNamed = 8;
-  std::string names = {};
-  int count = 0;
-
-  void add(const std::string& name) {
-    if (count++ < kNamed) names += (names.empty() ? "" : ", ") + name;
-  }
-  std::string text() const {
-    return count <= kNamed ? names : fmt::format("{} and {} more", names, count - kNamed);
-  }
-};
 
 }  // namespace
 
@@ -202,7 +179,8 @@ void Watch::work() {
     try {
       if (!poll()) return;
     } catch (const Failure& error) {  // of the GPU or NCCL
-      report({.text = error.what()}, std::unique_lock(mutex_, std::try_to_lock));
+      report({.text = error.what(), .blame = {.fault = FaultKind::Error, .ranks = {rank_}}},
+             std::unique_lock(mutex_, std::try_to_lock));
       return;
     }
   }
@@ -268,30 +246,17 @@ std::optional<Watch::Problem> Watch::host_stuck() const {
 }
 
 std::string Watch::call_counts() const {
-  std::string text;
-  for (const auto& lane : lanes())
-    text += fmt::format("{}\t{}\t{}\n", lane->id, lane->started.load(), lane->finished.load());
-  return text;
+  std::vector<LaneCalls> counts;
+  for (const auto& lane : lanes()) counts.push_back({lane->id, lane->started, lane->finished});
+  return to_text(counts);
 }
 
 // Finds the ranks that a call waits for. Called without the lock, since other ranks ask too.
-std::string Watch::find_missing_ranks(const Problem& problem) const {
+MissingRanks Watch::missing_ranks(const Problem& problem) const {
   std::vector<int> others = problem.members;
   std::erase(others, rank_);
-  const auto answers = roll_call_.ask(others, kAnswerTimeoutMs);
-  RankList silent, behind;
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    const auto calls = answers[i] ? calls_in(*answers[i], problem.id) : std::nullopt;
-    if (!answers[i])
-      silent.add(fmt::format("rank {}", others[i]));
-    else if (calls.value_or(0) < problem.number)
-      behind.add(fmt::format("rank {} (after {} calls)", others[i], calls.value_or(0)));
-  }
-  if (silent.count == 0 && behind.count == 0)
-    return "all its ranks have made that call: a GPU or the network hangs";
-  return (behind.count == 0 ? "" : "it was not called by " + behind.text()) +
-         (behind.count == 0 || silent.count == 0 ? "" : "; ") +
-         (silent.count == 0 ? "" : "no answer from " + silent.text());
+  return find_missing_ranks(others, roll_call_.ask(others, kAnswerTimeoutMs), problem.id,
+                            problem.number);
 }
 
 void Watch::report(const Problem& problem, std::unique_lock<std::mutex> lock) {
@@ -303,21 +268,27 @@ void Watch::report(const Problem& problem, std::unique_lock<std::mutex> lock) {
     lock.unlock();
   }
   std::string text = problem.text;
-  if (!problem.members.empty()) text += "; " + find_missing_ranks(problem);
+  Blame blame = problem.blame;
+  if (!problem.members.empty()) {
+    MissingRanks missing = missing_ranks(problem);
+    text += "; " + missing.text;
+    blame = hung_ranks(std::move(missing.culprits));
+  }
   if (locked) {
     lock.lock();
     error_ = text;
+    blame_ = blame;
     reported_ = true;
     lock.unlock();
     report_done_.notify_all();
   }
-  options_.on_failure(text);
+  options_.on_failure(CommunicationFailure(text, blame));
 }
 
 void Watch::throw_after_error(std::unique_lock<std::mutex>& lock) {
   if (error_.empty()) return;
   report_done_.wait_for(lock, kReportTimeout, [this] { return reported_; });
-  failure("{}", error_);
+  throw CommunicationFailure(error_, blame_);
 }
 
 void Watch::abandon() {

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
+
+#include "core/file_lock.h"
 
 namespace kintsugi {
 
@@ -9,13 +12,9 @@ class OutputLock {
  public:
   // UserError if another process holds it. The destructor removes the file PREFIX.lock.
   explicit OutputLock(const std::filesystem::path& prefix);
-  ~OutputLock();
-  OutputLock(const OutputLock&) = delete;
-  OutputLock& operator=(const OutputLock&) = delete;
 
  private:
-  std::filesystem::path path_;
-  int descriptor_ = -1;
+  std::unique_ptr<FileLock> lock_;
 };
 
 }  // namespace kintsugi

@@ -66,7 +66,7 @@ class Doctor {
     timed("binding",
           [&] { facts_.binding = measure_binding(options_.threads, options_.gpu, options_.root); });
     timed("device", [&] {
-      limited("device",
+      limited("device", Work::Own,
               [&] { facts_.device = measure_device(backend_, options_.device, options_.now); });
     });
     if (!options_.directory.empty()) timed("directory", [&] { check_directory(); });
@@ -90,14 +90,16 @@ class Doctor {
     diagnosis_.seconds.emplace_back(check, options_.now() - begin);
   }
 
-  // Work that hangs ends the job with the name of this node. For work without collectives, because
-  // the ranks that wait for another node are not the ones to name; links are the exception.
+  // Work that hangs ends the job with the name of this node, which is at fault if the work is its
+  // own: a rank that waits for another node is not.
+  enum class Work { Own, WithOthers };
   template <class F>
-  void limited(const char* check, F&& work) {
+  void limited(const char* check, Work kind, F&& work) {
     const TimeLimit limit(options_.limit_s, [&] {
+      const std::string text = fmt::format("node {}: the {} check did not end within {:.3g} s",
+                                           options_.node, check, options_.limit_s);
       if (options_.on_hang)
-        options_.on_hang(fmt::format("node {}: the {} check did not end within {:.3g} s",
-                                     options_.node, check, options_.limit_s));
+        options_.on_hang({text, kind == Work::Own ? hung_ranks({hosts_.rank()}) : Blame{}});
     });
     work();
   }
@@ -113,10 +115,10 @@ class Doctor {
     const std::string name =
         ".kintsugi-doctor-" + text_of(*control_, 0, make_password().substr(0, 12));
     const fs::path seen = fs::path(directory_) / (name + "-seen");
-    if (first()) limited("directory", [&] { std::ofstream(seen) << name; });
+    if (first()) limited("directory", Work::Own, [&] { std::ofstream(seen) << name; });
     control_->barrier();
     if (leads_node())
-      limited("directory", [&] {
+      limited("directory", Work::Own, [&] {
         const int node = nodes_.node[static_cast<std::size_t>(hosts_.rank())];
         facts_.directory = measure_directory(directory_, fmt::format("{}-{}", name, node),
                                              options_.file_bytes, options_.now);
@@ -150,7 +152,7 @@ class Doctor {
       return note(Severity::Note, "links",
                   fmt::format("not measured: the other checks took {:.1f} s of {:.3g} s", used_s,
                               options_.budget_s));
-    limited("links", [&] {
+    limited("links", Work::WithOthers, [&] {
       if (options_.all_reduce)
         if (const std::string wrong = check_all_reduce(devices_, backend_); !wrong.empty())
           note(Severity::Error, "links", wrong);

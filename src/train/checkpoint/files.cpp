@@ -28,7 +28,9 @@ CheckpointWriter::CheckpointWriter(Communicator& group, fs::path directory)
   if (!is_first()) return;
   std::error_code error;
   fs::remove_all(directory_, error);
-  fs::create_directories(directory_, error);
+  // Not what is above the folder of checkpoints: the run directory may have been moved away.
+  fs::create_directory(directory_.parent_path(), error);
+  fs::create_directory(directory_, error);
   if (error) failure("cannot create {}: {}", directory_.string(), error.message());
 }
 
