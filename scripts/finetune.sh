@@ -89,7 +89,7 @@ classification() {
   prepare pages-held-out 128 --labels en,fi,nl,pl --too-long keep_start
   rm -rf runs/language-classifier
   "$kintsugi" train examples/classification.yaml
-  "$kintsugi" classify --checkpoint runs/language-classifier --input "$data/pages-held-out.jsonl" --output "$data/labels.jsonl"
+  "$kintsugi" classify --checkpoint runs/language-classifier --input "$data/pages-held-out.jsonl" --output "$data/labels.jsonl" --overwrite
   printf '%s\n' "The directory does not exist." "Tiedostoa ei ole olemassa." "Het bestand bestaat niet." "Ten plik nie istnieje." |
     "$kintsugi" classify --checkpoint runs/language-classifier --input -
 }

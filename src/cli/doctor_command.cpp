@@ -12,13 +12,13 @@
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/options.h"
-#include "cli/plan/search.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
 #include "core/build_id.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/output_file.h"
 #include "launch/host_list.h"
 #include "plan/machines/machine.h"
 
@@ -29,7 +29,7 @@ struct DoctorArguments {
   std::string config, machine, directory, json, ledger, device = "auto", precision;
   std::int64_t threads = 0;
   double seconds = 5, slow = 0.85, days = 7, timeout_s = 60;
-  bool allow_sockets = false, exclude = false;
+  bool allow_sockets = false, exclude = false, overwrite = false;
   bool list = false;
   std::string forget, node, reason = "excluded by hand";
 };
@@ -142,6 +142,10 @@ struct DoctorParts {
   DeviceWorld devices;
 };
 
+OutputRule rule_of(const DoctorArguments& arguments) {
+  return {arguments.overwrite, {arguments.config, arguments.machine, arguments.ledger}};
+}
+
 void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   auto& [config, backend, devices] = parts;
   job.check_agreement({{"the build", build_id()}});
@@ -155,7 +159,7 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
     options = options_of(arguments, config, job, *backend);
     if (job.world().rank() > 0) return;
     if (arguments.exclude) ledger_of(arguments, config);
-    if (!arguments.json.empty()) check_folder("--json", arguments.json);
+    if (!arguments.json.empty()) check_output_file("--json", arguments.json, rule_of(arguments));
   });
   CommConfig comm = config ? config->comm : CommConfig{};
   comm.allow_sockets = true;  // judged below, after everything else was measured
@@ -167,7 +171,8 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   job.together([&] {
     if (job.world().rank() > 0) return;
     fmt::print("{}", report_text(diagnosis, options));
-    if (!arguments.json.empty()) write_file_atomically(arguments.json, report_json(diagnosis));
+    if (!arguments.json.empty())
+      write_output_file("--json", arguments.json, rule_of(arguments), report_json(diagnosis));
     if (!arguments.exclude || diagnosis.bad_nodes().empty()) return;
     const NodeLedger ledger = ledger_of(arguments, config);
     exclude_bad_nodes(diagnosis, ledger, std::time(nullptr), arguments.days);
@@ -218,6 +223,7 @@ void add_check_options(CLI::App& command, DoctorArguments& arguments) {
   command.add_flag("--allow-sockets", arguments.allow_sockets,
                    "Accept that NCCL uses TCP between nodes");
   command.add_option("--json", arguments.json, "Write all facts and findings to this file");
+  add_overwrite_option(command, arguments.overwrite);
 }
 
 void add_ledger_options(CLI::App& command, DoctorArguments& arguments) {

@@ -91,6 +91,11 @@ CLI::Validator seed_number() {
 CLI::Validator byte_count(Range range) { return checked(range, true, parse_bytes); }
 CLI::Validator duration(Range range) { return checked(range, true, parse_duration_s); }
 
+CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite) {
+  return command.add_flag("--overwrite", overwrite,
+                          "Replace an output that exists; inputs are never replaced");
+}
+
 std::string unknown_command(const CLI::App& app, int argc, const char* const* argv) {
   const CLI::App* command = &app;
   for (int i = 1; i < argc; ++i) {

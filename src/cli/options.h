@@ -15,6 +15,9 @@ CLI::Validator seed_number();                  // 64 bits
 CLI::Validator byte_count(Range range);
 CLI::Validator duration(Range range);
 
+// --overwrite: replace what exists under the name of an output (core/output_file.h).
+CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite);
+
 // The error message for an unknown command on the command line; empty if there is none.
 std::string unknown_command(const CLI::App& app, int argc, const char* const* argv);
 // The same for an option without a value, --option=, which CLI11 would give the next argument.

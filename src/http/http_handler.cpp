@@ -29,9 +29,19 @@ std::string host_name(std::string_view host) {
 
 }  // namespace
 
+bool HttpHandler::serves_public_host(const std::string& name) const {
+  const bool is_address =
+      name.starts_with('[') || name.find_first_not_of("0123456789.") == name.npos;
+  return is_address || name == "localhost" ||
+         std::any_of(public_hosts_->begin(), public_hosts_->end(),
+                     [&](const std::string& own) { return host_name(own) == name; });
+}
+
 bool HttpHandler::serves_host(const std::string& host) const {
-  if (!local_host_ || host.empty()) return true;  // browsers always send one
+  if (host.empty()) return true;  // browsers always send one
   const std::string name = host_name(host);
+  if (public_hosts_ && access_.key.empty()) return serves_public_host(name);
+  if (!local_host_) return true;
   const bool six = local_host_->find(':') != local_host_->npos;
   return name == "localhost" || name == "[::1]" ||
          name == host_name(six ? "[" + *local_host_ + "]" : *local_host_) ||
@@ -48,10 +58,13 @@ bool HttpHandler::has_key(const HttpRequest& request) const {
 
 void HttpHandler::check_client(const HttpRequest& request, const HttpRoute& route) const {
   if (!serves_host(request.host))
-    throw HttpError(403, "forbidden_host",
-                    fmt::format("requests for the host {} are refused: this server is for its own "
-                                "machine; ask for 127.0.0.1, or listen elsewhere with --host",
-                                printable(request.host)));
+    throw HttpError(
+        403, "forbidden_host",
+        fmt::format("requests for the host {} are refused: {}", printable(request.host),
+                    local_host_ ? "this server is for its own machine; ask for 127.0.0.1, or "
+                                  "listen elsewhere with --host"
+                                : "this server has no key, and this is neither an address nor the "
+                                  "name of its machine; ask for its address, or set a key"));
   // A web page of another site must not use a server that only this machine reaches.
   const bool same_site = request.origin.empty() || request.origin == "http://" + request.host ||
                          request.origin == "https://" + request.host ||

@@ -50,6 +50,10 @@ class HttpHandler {
   // The server listens on this name or address of the machine itself: refuse requests for other
   // hosts. Otherwise a web page could have its own name resolved to this machine.
   void set_local_host(std::string host) { local_host_ = std::move(host); }
+  // The server listens on an address that other machines reach. Without a key it answers requests
+  // for addresses and for these names only: a web page can have its own name resolved to this
+  // machine, but has no key.
+  void set_public_hosts(std::vector<std::string> names) { public_hosts_ = std::move(names); }
   void set_connections(std::function<std::int64_t()> count) { connections_ = std::move(count); }
 
  protected:
@@ -63,11 +67,13 @@ class HttpHandler {
  private:
   void check_client(const HttpRequest& request, const HttpRoute& route) const;
   bool serves_host(const std::string& host) const;
+  bool serves_public_host(const std::string& name) const;
   bool has_key(const HttpRequest& request) const;
 
   HttpAccess access_;
   std::function<std::int64_t()> connections_ = [] { return 0; };
   std::optional<std::string> local_host_;
+  std::optional<std::vector<std::string>> public_hosts_;
   std::atomic<bool> draining_ = false, aborting_ = false;
 };
 

@@ -150,7 +150,8 @@ struct HttpServer::State {
 HttpServer::HttpServer(HttpHandler& service, const HttpServerOptions& options)
     : state_(std::make_unique<State>(service, options)) {
   service.set_connections([state = state_.get()] { return state->connections.load(); });
-  if (is_local()) service.set_local_host(options.host);
+  is_local() ? service.set_local_host(options.host)
+             : service.set_public_hosts(names_of_machine(options.host));
   state_->accepting = std::thread([state = state_.get()] { state->accept_all(); });
 }
 

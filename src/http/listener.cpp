@@ -92,4 +92,18 @@ int HttpListener::accept(int timeout_ms) {
   return accepted;
 }
 
+std::vector<std::string> names_of_machine(const std::string& host) {
+  std::vector<std::string> names = {host};
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return names;
+  names.emplace_back(name);
+  addrinfo hints{};
+  hints.ai_flags = AI_CANONNAME;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name, nullptr, &hints, &found) != 0) return names;
+  if (found->ai_canonname != nullptr) names.emplace_back(found->ai_canonname);
+  ::freeaddrinfo(found);
+  return names;
+}
+
 }  // namespace kintsugi

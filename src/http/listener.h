@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace kintsugi {
 
@@ -24,5 +25,9 @@ class HttpListener {
   int socket_ = -1, port_ = 0;
   std::string host_;  // as numbers
 };
+
+// The names by which others may ask for this machine: the one it was told to listen on, its host
+// name, and that with the domain if the system knows it.
+std::vector<std::string> names_of_machine(const std::string& host);
 
 }  // namespace kintsugi

@@ -40,7 +40,7 @@ std::int64_t count_of(const StatusJson& json, const char* key) {
 
 void read_status_file(const fs::path& run_dir, RunStatus& status) {
   const auto parsed =
-      parse_untrusted_json(read_run_file(run_dir / "status.json", kMostStatus).text);
+      parse_untrusted_json(read_run_file(resolved(run_dir) / "status.json", kMostStatus).text);
   if (!parsed || !parsed->is_object()) return;
   const StatusJson& json = *parsed;
   status.state = text_of(json, "state");
@@ -63,7 +63,8 @@ void read_metrics(const fs::path& run_dir, RunStatus& status) {
   double joule = 0, tokens = 0;
   bool measured = true;
   std::optional<double> last_tokens;
-  for (const std::string& line : read_tail(run_dir / "metrics.jsonl", kMetricsTail).lines) {
+  for (const std::string& line :
+       read_tail(resolved(run_dir) / "metrics.jsonl", kMetricsTail).lines) {
     const auto parsed = parse_untrusted_json(line);
     if (!parsed || !parsed->is_object()) continue;
     const StatusJson& json = *parsed;
@@ -139,7 +140,7 @@ RunStatus read_run_status(const fs::path& run_dir) {
 }
 
 std::optional<int> read_exit_code(const fs::path& run_dir) {
-  std::istringstream code(read_run_file(run_dir / "launch" / "exit_code", 64).text);
+  std::istringstream code(read_run_file(resolved(run_dir) / "launch" / "exit_code", 64).text);
   if (int value = 0; code >> value) return value;
   return {};
 }

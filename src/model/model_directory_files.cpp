@@ -29,6 +29,17 @@ bool is_tokenizer_file(const std::string& name) {
          (name.starts_with("tokenization_") && name.ends_with(".py"));
 }
 
+constexpr std::string_view kTemplates = "additional_chat_templates";
+
+bool is_template_file(const fs::path& name) {
+  return name.parent_path() == kTemplates && name.extension() == ".jinja";
+}
+
+bool is_weight_file(const std::string& name) {
+  return name.starts_with("model") &&
+         (name.ends_with(".safetensors") || name == "model.safetensors.index.json");
+}
+
 std::string config_with_dtype(const std::string& text, const ModelConfig& config,
                               std::optional<DType> dtype) {
   if (!dtype) return text;
@@ -41,6 +52,15 @@ std::string config_with_dtype(const std::string& text, const ModelConfig& config
 }
 
 }  // namespace
+
+DirectoryKind model_directory_kind() {
+  return {.name = "a model that kintsugi writes",
+          .required = "config.json",
+          .is_member = [](const std::string& name) {
+            return name == "config.json" || name == "generation_config.json" ||
+                   is_tokenizer_file(name) || is_template_file(name) || is_weight_file(name);
+          }};
+}
 
 std::vector<ModelDirectoryFile> model_directory_files(const fs::path& directory,
                                                       const ModelConfig& config,
@@ -55,7 +75,7 @@ std::vector<ModelDirectoryFile> model_directory_files(const fs::path& directory,
   for (const auto& entry : fs::directory_iterator(tokenizer))
     if (entry.is_regular_file() && is_tokenizer_file(entry.path().filename().string()))
       names.push_back(entry.path().filename().string());
-  const fs::path templates = "additional_chat_templates";
+  const fs::path templates = kTemplates;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(tokenizer / templates, ignored))
     if (entry.path().extension() == ".jinja")

@@ -5,9 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "core/new_directory.h"
 #include "model/config.h"
 
 namespace kintsugi {
+
+// The directories that write_model() writes (model/model_writer.h).
+DirectoryKind model_directory_kind();
 
 struct ModelDirectoryFile {
   std::string name, content;

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/new_directory.h"
+#include "core/output_file.h"
 #include "model/model_directory_files.h"
 #include "tensor/elements.h"
 #include "tensor/safetensors_files.h"
@@ -100,7 +101,7 @@ WrittenModel write_model(const StoredModel& model, const fs::path& tokenizer,
   WrittenModel result{.tensors = model.names.size(), .files = files.files.size()};
   const std::vector<ModelDirectoryFile> texts =
       model_directory_files(model.directory, model.config, options.dtype, tokenizer);
-  NewDirectory directory(output, options.overwrite, "config.json");
+  NewDirectory directory(output, options.overwrite, model_directory_kind());
   TensorBlocks blocks(model, options);
   for (const SafetensorsFiles::File& file : files.files) {
     SafetensorsWriter writer(directory.path() / file.name, file.tensors);
@@ -115,11 +116,10 @@ WrittenModel write_model(const StoredModel& model, const fs::path& tokenizer,
 }
 
 void check_output_is_no_input(const fs::path& output, const fs::path& input) {
-  const fs::path target = fs::weakly_canonical(output), from = fs::weakly_canonical(input);
-  const auto end = std::mismatch(target.begin(), target.end(), from.begin(), from.end()).first;
-  if (end == target.end())
-    user_error("--output {} would replace the input {}: choose another directory", output.string(),
-               input.string());
+  const OutputRule rule{.inputs = {input}};
+  refuse_inputs_as_output("--output", output, rule);
+  for (const fs::path& temporary : NewDirectory::temporaries(output))
+    refuse_inputs_as_output("--output " + output.string() + ": the temporary", temporary, rule);
 }
 
 }  // namespace kintsugi

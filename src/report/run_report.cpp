@@ -115,19 +115,20 @@ std::string attempt_lines(const std::vector<Attempt>& attempts) {
 
 }  // namespace
 
-RunReport read_run(const fs::path& directory) {
+RunReport read_run(const fs::path& given) {
+  const fs::path directory = resolved(given);
   SummaryReader reader(directory);
   reader.refresh(this_machine());
   if (!reader.is_run()) {
     for (const SkippedFile& file : reader.skipped())
       user_error("{} {}", file.path.string(), file.why);
     user_error("{} holds no run: it has no status.json; give a run directory (run.dir)",
-               directory.string());
+               given.string());
   }
   auto status = parse_untrusted_json(read_run_file(directory / "status.json", kMostStatus).text);
   GoodputHistory history = read_goodput_history(directory);
   if (reader.summary().state == "lost") history.goodput.mark_lost();
-  return {.directory = directory,
+  return {.directory = given,
           .summary = reader.summary(),
           .status = status && status->is_object() ? std::move(*status) : ReportJson::object(),
           .goodput = std::move(history.goodput),

@@ -404,7 +404,7 @@ std::vector<ReadLogits> InferenceModel::download(std::int64_t count, std::int64_
   return rows;
 }
 
-std::vector<float> InferenceModel::download_row(std::int64_t row) {
+std::vector<double> InferenceModel::download_row(std::int64_t row) {
   const Tensor logits = work_->stage.head().logits_memory();
   const Tensor own = logits.rows(row, 1).view({logits.extent(1)});
   const std::int64_t part = ceil_div(config_.vocab_size, tensor_.size());
@@ -415,12 +415,12 @@ std::vector<float> InferenceModel::download_row(std::int64_t row) {
     tensor_.wait(tensor_.all_gather(work_->row, mine));
     all = work_->row.rows(0, config_.vocab_size);
   }
-  std::vector<float> values(as_size(all.elements()));
+  std::vector<double> values(as_size(all.elements()));
   visit_float(all.dtype(), [&]<class T>() {
     std::vector<T> stored(values.size());
     backend_.download(stored.data(), all);
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>(static_cast<Accumulator<T>>(stored[i]));
+      values[i] = static_cast<double>(static_cast<Accumulator<T>>(stored[i]));
   });
   return values;
 }

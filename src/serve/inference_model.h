@@ -18,7 +18,7 @@ struct ReadLogits {
   std::vector<LikelyToken> largest;  // the largest first
   double log_sum = 0;                // log of the sum of exp
   double chosen = 0;                 // the logit of the target
-  std::vector<float> all = {};
+  std::vector<double> all = {};      // as exact as `largest`, which may have it or not
 };
 
 // A model with the caches of many sequences, sharded over the ranks of a tensor group. Rank 0 calls
@@ -59,7 +59,7 @@ class InferenceModel {
   // Computes logits of reads [first, first + count) and what is read of them.
   void read(const Inputs& inputs, std::int64_t first, std::int64_t count);
   std::vector<ReadLogits> download(std::int64_t count, std::int64_t largest);
-  std::vector<float> download_row(std::int64_t row);
+  std::vector<double> download_row(std::int64_t row);
 
   Backend& backend_;
   Communicator& tensor_;

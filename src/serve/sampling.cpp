@@ -14,8 +14,8 @@ namespace {
 std::size_t at(std::int32_t token) { return static_cast<std::size_t>(token); }
 
 // NaN has no order: sorting it is undefined behaviour.
-void check_logits(std::span<const float> logits) {
-  float largest = -std::numeric_limits<float>::infinity();
+void check_logits(std::span<const double> logits) {
+  double largest = -std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i])) not_finite(fmt::format("the logit of token {} is NaN", i));
     largest = std::max(largest, logits[i]);
@@ -23,25 +23,25 @@ void check_logits(std::span<const float> logits) {
   if (!std::isfinite(largest)) not_finite(fmt::format("the largest logit is {}", largest));
 }
 
-std::vector<float> penalized(std::span<const float> logits, double penalty,
-                             std::span<const std::int32_t> seen) {
-  std::vector<float> result(logits.begin(), logits.end());
+std::vector<double> penalized(std::span<const double> logits, double penalty,
+                              std::span<const std::int32_t> seen) {
+  std::vector<double> result(logits.begin(), logits.end());
   for (const std::int32_t token : seen) {
     const double logit = logits[at(token)];  // the original: a token counts once
-    result[at(token)] = static_cast<float>(logit < 0 ? logit * penalty : logit / penalty);
+    result[at(token)] = logit < 0 ? logit * penalty : logit / penalty;
   }
   return result;
 }
 
 // The likelier token first; of equals the one with the smaller id.
-auto by_logit(std::span<const float> logits) {
+auto by_logit(std::span<const double> logits) {
   return [logits](std::int32_t a, std::int32_t b) {
-    const float la = logits[at(a)], lb = logits[at(b)];
+    const double la = logits[at(a)], lb = logits[at(b)];
     return la != lb ? la > lb : a < b;
   };
 }
 
-std::vector<std::int32_t> all_tokens(std::span<const float> logits) {
+std::vector<std::int32_t> all_tokens(std::span<const double> logits) {
   std::vector<std::int32_t> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), 0);
   return tokens;
@@ -50,7 +50,7 @@ std::vector<std::int32_t> all_tokens(std::span<const float> logits) {
 // Keeps the fewest tokens whose probability reaches top_p, and of these the ones that min_p allows.
 // Uses a heap, because few tokens of a large vocabulary are kept.
 template <class Ratio>  // double(token): its probability / the largest probability
-void keep_nucleus(std::span<const float> logits, const SamplingOptions& options, Ratio&& ratio,
+void keep_nucleus(std::span<const double> logits, const SamplingOptions& options, Ratio&& ratio,
                   std::vector<std::int32_t>& tokens) {
   double total = 0, sum = 0;
   for (const std::int32_t token : tokens) total += ratio(token);
@@ -86,7 +86,7 @@ std::int32_t draw_among(const std::vector<std::int32_t>& tokens, Ratio&& ratio, 
   return tokens[static_cast<std::size_t>(chosen - cumulative.begin())];
 }
 
-std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
+std::int32_t draw_token(std::span<const double> logits, const SamplingOptions& options,
                         std::uint64_t position) {
   std::vector<std::int32_t> tokens = all_tokens(logits);
   if (options.temperature <= 0)
@@ -113,12 +113,12 @@ void not_finite(const std::string& what) {
       what);
 }
 
-std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
+std::int32_t choose_token(std::span<const double> logits, const SamplingOptions& options,
                           std::uint64_t position, std::span<const std::int32_t> seen) {
   check_logits(logits);
   if (options.repetition_penalty == 1.0 || seen.empty())
     return draw_token(logits, options, position);
-  const std::vector<float> changed = penalized(logits, options.repetition_penalty, seen);
+  const std::vector<double> changed = penalized(logits, options.repetition_penalty, seen);
   check_logits(changed);
   return draw_token(changed, options, position);
 }
@@ -126,8 +126,8 @@ std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& 
 std::int32_t choose_token(std::span<const LikelyToken> likely, const SamplingOptions& options,
                           std::uint64_t position) {
   // The tokens are numbered by their order here, which is that of draw_token().
-  std::vector<float> logits;
-  for (const LikelyToken& token : likely) logits.push_back(static_cast<float>(token.logit));
+  std::vector<double> logits;
+  for (const LikelyToken& token : likely) logits.push_back(token.logit);
   check_logits(logits);
   return likely[at(draw_token(logits, options, position))].id;
 }

@@ -40,7 +40,7 @@ struct SampledToken {
 // Samples a token from logits. `position` numbers the draw; `seen` are the tokens for the
 // repetition penalty. The same arguments give the same token. Throws Failure if a logit is NaN or
 // the largest is infinite.
-std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
+std::int32_t choose_token(std::span<const double> logits, const SamplingOptions& options,
                           std::uint64_t position, std::span<const std::int32_t> seen = {});
 
 // The same from some of the most likely tokens, in order, if that is enough: with temperature 0 one

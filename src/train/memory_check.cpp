@@ -1,10 +1,13 @@
 #include "train/memory_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "core/free_memory.h"
 #include "core/units.h"
+#include "model/parameter_set.h"
 #include "train/checkpoint/snapshot.h"
 #include "train/engine_options.h"
 
@@ -48,6 +51,39 @@ std::string need_text(const MemoryNeed& need) {
   const std::string all = bytes_text(need.on_device());
   if (need.libraries == 0) return all;
   return fmt::format("{} ({} of it for libraries)", all, bytes_text(need.libraries));
+}
+
+// A larger number of parameters per rank fits nowhere today. The plan of their memory, block by
+// block, would take long, so that a typo in a size must not get there.
+constexpr double kMostPlannedElements = 1ull << 37;
+
+// The weights are sharded over all ranks at best.
+void refuse_impossible(Backend& backend, const RunConfig& config, const Groups& groups) {
+  double elements = 0;  // may be more than 64 bits hold
+  for (const Parameter& parameter : ParameterSet(config.model).parameters())
+    elements += static_cast<double>(parameter.shape.elements());
+  const double ranks = groups.ranks();
+  if (elements / ranks <= kMostPlannedElements) return;
+  const double bytes = elements * static_cast<double>(size_of(config.train.precision)),
+               available = static_cast<double>(available_per_rank(backend, groups.node_ranks));
+  if (bytes / ranks <= available) return;
+  user_error(
+      "this model has {} parameters: its weights alone take {} on each rank, and {} is free: use a "
+      "smaller model, or at least {} ranks",
+      format_count(elements), format_bytes(bytes / ranks), format_bytes(available),
+      format_count(std::ceil(bytes / std::max(available, 1.0))));
+}
+
+// The divisors of `number` up to `most`, the largest first.
+std::vector<std::int64_t> divisors_up_to(std::int64_t number, std::int64_t most) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t small = 1; small <= number / small; ++small) {
+    if (number % small != 0) continue;
+    for (const std::int64_t divisor : {small, number / small})
+      if (divisor <= most) divisors.push_back(divisor);
+  }
+  std::sort(divisors.rbegin(), divisors.rend());
+  return divisors;
 }
 
 constexpr int kDefaultNodeRanks = 8;  // GPUs per node
@@ -113,6 +149,7 @@ std::string memory_table(const Arena& arena, const Backend& backend) {
 }
 
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
+  refuse_impossible(backend, config, groups);
   PlanningAllocator nothing;
   const Engine engine(backend, nothing, engine_options(config, groups.ranks()), groups);
   const std::size_t device = engine.arena().total_bytes(),
@@ -130,9 +167,9 @@ bool fits(const MemoryNeed& need, Backend& backend, int node_ranks) {
 
 SnapshotPlan plan_snapshot(Backend& backend, const RunConfig& config, const Groups& groups) {
   if (!config.train.save || !config.train.async_save) return {};
+  const MemoryNeed need = planned_memory(backend, config, groups);
   PlanningAllocator nothing;
   Engine engine(backend, nothing, engine_options(config, groups.ranks()), groups);
-  const MemoryNeed need = planned_memory(backend, config, groups);
   const bool on_cpu = &backend.host_memory() == &backend;
   const std::size_t used = on_cpu ? need.on_device() : need.host;
   const std::size_t most =
@@ -151,9 +188,9 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   // Find the smallest change that fits: more recomputation, then smaller micro-batches.
   RunConfig smaller = config;
   const std::int64_t sequences = config.batch.global / groups.grid.dp;
-  for (smaller.layout.micro_batch = config.layout.micro_batch; smaller.layout.micro_batch >= 1;
-       --smaller.layout.micro_batch) {
-    if (sequences % smaller.layout.micro_batch != 0 || !is_valid(smaller, groups.ranks())) continue;
+  for (const std::int64_t micro_batch : divisors_up_to(sequences, config.layout.micro_batch)) {
+    smaller.layout.micro_batch = micro_batch;
+    if (!is_valid(smaller, groups.ranks())) continue;
     for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
       if (recompute < config.layout.recompute) continue;
       smaller.layout.recompute = recompute;

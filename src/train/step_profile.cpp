@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/gzip.h"
 #include "core/log.h"
+#include "core/output_file.h"
 #include "core/units.h"
 #include "report/profile/chrome_trace.h"
 
@@ -105,16 +106,9 @@ ProfileRequest parse_profile_request(std::string_view text) {
   return request;
 }
 
-void check_writable(const fs::path& file) {
-  const fs::path directory = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  std::error_code error;
-  if (!file.has_filename() || fs::is_directory(file, error))
-    user_error("--profile file={}: that is a directory, but a file name is needed", file.string());
-  if (!fs::is_directory(directory, error))
-    user_error("--profile file={}: there is no directory {}", file.string(), directory.string());
-  if (::access(directory.c_str(), W_OK | X_OK) != 0)
-    user_error("--profile file={}: {} cannot be written to: {}", file.string(), directory.string(),
-               std::strerror(errno));
+void check_profile_file(const ProfileRequest& request, const std::vector<fs::path>& inputs) {
+  if (!request.file.empty())
+    check_output_file("--profile file=", request.file, {request.overwrite, inputs});
 }
 
 StepProfile::StepProfile(Trace& trace, ProfileRequest request)
@@ -238,7 +232,11 @@ void StepProfile::write(std::vector<RankTrace> ranks) {
   try {
     if (request_.file.empty()) fs::create_directories(path.parent_path());
     const std::string text = chrome_trace(profile, steps);
-    write_file_atomically(path, path.extension() == ".gz" ? gzipped(text) : text);
+    const std::string content = path.extension() == ".gz" ? gzipped(text) : text;
+    if (request_.file.empty())
+      write_file_atomically(path, content);
+    else
+      write_output_file("--profile file=", path, {.overwrite = request_.overwrite}, content);
     log_info(
         "profile written to {0}: see kintsugi report --profile {0}, or open it in "
         "https://ui.perfetto.dev",

@@ -19,6 +19,7 @@ struct ProfileRequest {
   // The ranks that record. -1: all, but at most kDefaultRanks.
   int first_rank = 0, last_rank = -1;
   std::filesystem::path file = {};  // empty: in profiles/ of the run directory
+  bool overwrite = false;           // --overwrite: `file` may be replaced
 
   static constexpr int kDefaultRanks = 16;
   bool records(int rank, int ranks) const;
@@ -28,8 +29,9 @@ std::string range_text(std::int64_t first, std::int64_t last);  // "20-25", "20"
 // `text` is "steps=20-25,ranks=0-7,file=PATH" or part of it, in this order; a single step or rank
 // is a range of one. Throws UserError if it is something else or too long.
 ProfileRequest parse_profile_request(std::string_view text);
-// Throws UserError unless `file` can be written.
-void check_writable(const std::filesystem::path& file);
+// UserError unless the file of the request may be written: it must not replace one of the `inputs`.
+void check_profile_file(const ProfileRequest& request,
+                        const std::vector<std::filesystem::path>& inputs = {});
 
 // Records some steps of a run. Rank 0 writes one file after the last of them.
 class StepProfile {

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "model/stored_model.h"
 #include "train/config/changes.h"
+#include "train/config/config_file.h"
 #include "train/config/model.h"
 #include "train/initial_weights.h"
 #include "train/memory_check.h"
@@ -210,7 +211,7 @@ void Trainer::open_run(ResumeMode resume) {
     open_log_file(directory_ / "log.txt");
     write_reference_record();
     if (start) report_changes(*start);
-    if (!finished()) write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
+    if (!finished()) write_config_file(directory_ / "config.yaml", config_);
     log_ = std::make_unique<RunLog>(
         directory_, last_step(),
         AttemptClock{startup_.launched_s(), [startup = startup_] { return startup.now_s(); }},

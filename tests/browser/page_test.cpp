@@ -105,6 +105,27 @@ TEST_F(PageInBrowser, CompletesChatsAndShowsTextAsText) {
   EXPECT_EQ(browser_->script("return document.querySelector('.turn.user').textContent"), "hello");
   EXPECT_EQ(browser_->script("return document.querySelectorAll('.turn.assistant').length"), 1);
 
+  // A message that was not answered is no part of the conversation, and can be changed.
+  browser_->script("document.getElementById('message').value = 'long '.repeat(9000)");
+  browser_->click("send");
+  EXPECT_TRUE(browser_->wait_for("document.getElementById('status').className == 'bad'"));
+  wait_for_end();
+  EXPECT_THAT(text_of("status"), HasSubstr("room for 8192"));
+  EXPECT_EQ(browser_->script("return document.querySelectorAll('.turn').length"), 2);
+  EXPECT_EQ(browser_->script("return messages.length"), 2);
+  EXPECT_EQ(browser_->script("return document.getElementById('message').value.length"), 45000);
+  set("message", "");
+
+  // More tokens than there is room for are not asked for.
+  set("max_tokens", "1000000");
+  set("stop_text", "a");
+  browser_->click("tab-completion");
+  set("prompt", "abc");
+  browser_->click("send");
+  wait_for_end();
+  EXPECT_EQ(browser_->script("return document.getElementById('status').className"), "");
+  set("stop_text", "");
+
   // The stop button ends the request on the server too.
   set("max_tokens", "8000");
   set("temperature", "1");

@@ -268,7 +268,7 @@ TEST_F(PlanSearchCommand, PlansInFp8) {
 // Paths are quoted, and missing inputs are marked FILL IN.
 TEST_F(PlanSearchCommand, EmitsPathsAndPlaceholders) {
   const std::string plan =
-      "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --emit run.yaml ";
+      "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --overwrite --emit run.yaml ";
   EXPECT_EQ(run(plan).code, 0);
   EXPECT_THAT(content_of("run.yaml"),
               AllOf(HasSubstr("# FILL IN: corpus.txt"), HasSubstr("# FILL IN: the tokenizer"),
@@ -310,7 +310,8 @@ TEST_F(PlanSearchCommand, SmallRunsHaveSmallUnits) {
 
 TEST_F(PlanSearchCommand, DrawsWhatItExplains) {
   const std::string plan =
-      "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --explain 1 --svg x.svg ";
+      "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --explain 1 --overwrite --svg "
+      "x.svg ";
   EXPECT_EQ(run(plan + "--pp 4").code, 0);
   EXPECT_THAT(content_of("x.svg"), StartsWith("<svg "));
   EXPECT_THAT(mistake(plan + "--pp 1"), HasSubstr("no pipeline"));

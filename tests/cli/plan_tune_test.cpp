@@ -77,7 +77,7 @@ TEST_F(PlanTune, MeasuresContinuesAndEmitsTheBest) {
   const Outcome first = run(command + "3");
   ASSERT_EQ(first.code, 0) << first.error;
   EXPECT_THAT(first.out, AllOf(HasSubstr("3 trials, 0 failed"), HasSubstr("measured")));
-  const Outcome second = run(command + "7 --at-once 2");
+  const Outcome second = run(command + "7 --at-once 2 --overwrite");
   ASSERT_EQ(second.code, 0) << second.error;
   EXPECT_THAT(second.error, AllOf(HasSubstr("3 trials are known"), HasSubstr("trial 7/7"),
                                   Not(HasSubstr("trial 3/7"))));
@@ -183,7 +183,7 @@ TEST_F(PlanTune, NonsenseGetsAnAnswer) {
   EXPECT_THAT(mistake(tune_ + "2 --rank-by energy"), HasSubstr("--rank-by has no effect"));
   EXPECT_THAT(mistake(tune_ + "2 --steps 2"), HasSubstr("--steps"));
   EXPECT_THAT(mistake(tune_ + "2 --trial-timeout soon"), HasSubstr("soon"));
-  EXPECT_THAT(mistake(tune_ + "2 --emit run.yaml"), HasSubstr("would overwrite"));
+  EXPECT_THAT(mistake(tune_ + "2 --emit run.yaml"), HasSubstr("would replace the input run.yaml"));
   EXPECT_THAT(mistake(tune_ + "2 --pp 2 --schedule zb-h1 --set offload.gradients=true"),
               HasSubstr("is worth a trial"));
   EXPECT_THAT(mistake(tune_ + "2 --emit no/where.yaml"), HasSubstr("there is no directory no"));

@@ -160,7 +160,7 @@ TEST_F(ReportCommand, MistakesAreNamedBeforeTheWork) {
   EXPECT_THAT(mistake("file"), HasSubstr("file is not a directory"));
   for (const char* name : {"none/report.html", "none/metrics.csv", "file/report.md"})
     EXPECT_THAT(mistake(std::string("runs/a --output ") + name),
-                AllOf(HasSubstr(name), HasSubstr("does not exist"), Not(HasSubstr(".tmp"))));
+                AllOf(HasSubstr(name), HasSubstr("there is no directory"), Not(HasSubstr(".tmp"))));
 }
 
 TEST_F(ReportCommand, LinksAreNotSearchedWithoutAWarning) {
@@ -179,17 +179,19 @@ TEST_F(ReportCommand, WhatIsNoProfileIsNamed) {
   EXPECT_THAT(mistake("--profile runs/a"), HasSubstr("runs/a has no profile"));
 }
 
-TEST_F(ReportCommand, OnlyReportsAreReplaced) {
-  for (const char* file : {"r.md", "r.csv", "r.json", "r.html"}) {
-    output("runs/a --output " + std::string(file));
-    output("runs/b runs/a --output " + std::string(file));
+TEST_F(ReportCommand, OnlyReportsAreReplacedInARun) {
+  for (const char* name : {"r.md", "r.csv", "r.json", "r.html"}) {
+    const std::string file = "runs/a/" + std::string(name);
+    output("runs/a --output " + file);
+    EXPECT_THAT(mistake("runs/a --output " + file), HasSubstr("--overwrite")) << file;
+    output("runs/b runs/a --overwrite --output " + file);
     EXPECT_THAT(content_of(file), HasSubstr("0.0003")) << file << " was replaced";
     directory_.write(file, "somebody's work\n");
-    EXPECT_THAT(mistake("runs/a --output " + std::string(file)), HasSubstr(file));
+    EXPECT_THAT(mistake("runs/a --overwrite --output " + file), HasSubstr(file));
     EXPECT_EQ(content_of(file), "somebody's work\n");
   }
-  directory_.write("page.html", "<!doctype html>\n<html>somebody's page</html>\n");
-  EXPECT_THAT(mistake("runs/a --output page.html"), HasSubstr("page.html"));
+  directory_.write("runs/a/page.html", "<!doctype html>\n<html>somebody's page</html>\n");
+  EXPECT_THAT(mistake("runs/a --overwrite --output runs/a/page.html"), HasSubstr("page.html"));
   std::filesystem::create_directories(directory_ / "folder.md");
   EXPECT_THAT(mistake("runs/a --output folder.md"), HasSubstr("folder.md"));
 }

@@ -205,7 +205,7 @@ TEST_F(ProfileOnRanks, MistakesAreReportedBeforeTheRunBegins) {
     EXPECT_FALSE(fs::exists(directory_ / "run"));
   };
   expect_refused("--profile file=none/x.json", "--profile file=none/x.json: there is no directory");
-  expect_refused("--profile file=.", "--profile file=.: that is a directory");
+  expect_refused("--profile file=.", "--profile file=. is a directory");
   expect_refused("--profile steps=4-3", "--profile steps=4-3: give a step of the run");
   expect_refused("--profile steps=6-7", "--profile steps=6-7: the run has 5 steps");
   expect_refused("--profile ranks=2", "--profile ranks=2: the run has 2 ranks");

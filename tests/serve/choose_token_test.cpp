@@ -12,12 +12,13 @@
 namespace kintsugi {
 namespace {
 
-const std::vector<float> kLogits = {0.3f, 2.0f, -1.0f, 1.2f, 0.0f, 1.9f, -0.4f, 0.8f, -3.0f, 1.0f};
+const std::vector<double> kLogits = {0.3f, 2.0f, -1.0f, 1.2f, 0.0f, 1.9f, -0.4f, 0.8f, -3.0f, 1.0f};
 
 // The distribution of SamplingOptions, computed from its definition.
-std::vector<double> distribution(const std::vector<float>& logits, const SamplingOptions& options) {
+std::vector<double> distribution(const std::vector<double>& logits,
+                                 const SamplingOptions& options) {
   std::vector<double> p;
-  for (const float logit : logits)
+  for (const double logit : logits)
     p.push_back(std::exp(static_cast<double>(logit) / options.temperature));
   const auto normalise = [&] {
     const double total = std::accumulate(p.begin(), p.end(), 0.0);
@@ -42,7 +43,7 @@ std::vector<double> distribution(const std::vector<float>& logits, const Samplin
   return p;
 }
 
-std::vector<double> draws(const std::vector<float>& logits, const SamplingOptions& options,
+std::vector<double> draws(const std::vector<double>& logits, const SamplingOptions& options,
                           std::uint64_t count) {
   std::vector<double> counts(logits.size(), 0.0);
   for (std::uint64_t position = 0; position < count; ++position)
@@ -54,9 +55,9 @@ TEST(ChooseToken, TemperatureZeroTakesTheMostLikely) {
   for (std::uint64_t position = 0; position < 50; ++position)
     for (const std::uint64_t seed : {0ull, 7ull})
       EXPECT_EQ(choose_token(kLogits, {.temperature = 0, .seed = seed}, position), 1);
-  const std::vector<float> tie = {0.0f, 3.0f, 3.0f};
+  const std::vector<double> tie = {0.0f, 3.0f, 3.0f};
   EXPECT_EQ(choose_token(tie, {.temperature = 0}, 0), 1) << "the first of equals";
-  const std::vector<float> one = {-5.0f};
+  const std::vector<double> one = {-5.0f};
   EXPECT_EQ(choose_token(one, {.temperature = 0}, 0), 0);
   EXPECT_EQ(choose_token(one, {.temperature = 1}, 0), 0);
 }
@@ -124,10 +125,10 @@ TEST(ChooseToken, IsAFunctionOfItsArguments) {
 // Adding a constant to all logits does not change the probabilities; large logits must not
 // overflow.
 TEST(ChooseToken, LargeLogitsAreHarmless) {
-  std::vector<float> shifted = kLogits;
-  for (float& logit : shifted) logit = logit * 1024 + 80000;  // exact in fp32
-  std::vector<float> plain = kLogits;
-  for (float& logit : plain) logit = (logit * 1024 + 80000) - 80000;
+  std::vector<double> shifted = kLogits;
+  for (double& logit : shifted) logit = logit * 1024 + 80000;
+  std::vector<double> plain = kLogits;
+  for (double& logit : plain) logit = (logit * 1024 + 80000) - 80000;
   for (std::uint64_t position = 0; position < 300; ++position)
     EXPECT_EQ(choose_token(shifted, {.temperature = 700}, position),
               choose_token(plain, {.temperature = 700}, position));
@@ -141,7 +142,7 @@ TEST(ChooseToken, LogitsThatAreNoNumbersAreAFailure) {
     for (const std::int64_t top_k : {0, 3}) {
       const SamplingOptions options{.temperature = temperature, .top_k = top_k};
       for (std::size_t at = 0; at < kLogits.size(); ++at) {
-        std::vector<float> logits = kLogits;
+        std::vector<double> logits = kLogits;
         logits[at] = nan;
         EXPECT_THROW(choose_token(logits, options, 1), Failure) << at;
         logits[at] = infinite;
@@ -149,8 +150,8 @@ TEST(ChooseToken, LogitsThatAreNoNumbersAreAFailure) {
         logits[at] = -infinite;  // never sampled, but other tokens are
         EXPECT_NE(choose_token(logits, options, 1), static_cast<std::int32_t>(at));
       }
-      EXPECT_THROW(choose_token(std::vector<float>(300, nan), options, 1), Failure);
-      EXPECT_THROW(choose_token(std::vector<float>(300, -infinite), options, 1), Failure);
+      EXPECT_THROW(choose_token(std::vector<double>(300, nan), options, 1), Failure);
+      EXPECT_THROW(choose_token(std::vector<double>(300, -infinite), options, 1), Failure);
     }
 }
 
@@ -158,10 +159,9 @@ TEST(ChooseToken, LogitsThatAreNoNumbersAreAFailure) {
 TEST(ChooseToken, SeenTokensArePenalized) {
   const std::vector<std::int32_t> seen = {1, 8, 1, 5, 1};
   for (const double penalty : {0.5, 1.3, 2.0}) {
-    std::vector<float> expected = kLogits;
+    std::vector<double> expected = kLogits;
     for (const std::size_t token : {1u, 5u, 8u})
-      expected[token] = static_cast<float>(kLogits[token] < 0 ? kLogits[token] * penalty
-                                                              : kLogits[token] / penalty);
+      expected[token] = kLogits[token] < 0 ? kLogits[token] * penalty : kLogits[token] / penalty;
     const SamplingOptions options{.temperature = 1.1, .repetition_penalty = penalty, .seed = 2};
     std::vector<double> counts(kLogits.size(), 0.0);
     for (std::uint64_t position = 0; position < 40000; ++position)

@@ -61,12 +61,12 @@ TEST(ProfileRequest, AtMostSixteenRanksRecordByDefault) {
 
 TEST(ProfileRequest, TheFileMustBeWritable) {
   const TemporaryDirectory directory;
-  EXPECT_NO_THROW(check_writable(directory / "new.json"));
-  EXPECT_NO_THROW(check_writable("new.json"));
-  EXPECT_THROW(check_writable(directory / "none" / "new.json"), UserError);
-  EXPECT_THROW(check_writable(directory.path()), UserError);
+  EXPECT_NO_THROW(check_profile_file({.file = directory / "new.json"}));
+  EXPECT_NO_THROW(check_profile_file({.file = "new.json"}));
+  EXPECT_THROW(check_profile_file({.file = directory / "none" / "new.json"}), UserError);
+  EXPECT_THROW(check_profile_file({.file = directory.path()}), UserError);
   std::ofstream(directory / "file") << "x";
-  EXPECT_THROW(check_writable(directory / "file" / "new.json"), UserError);
+  EXPECT_THROW(check_profile_file({.file = directory / "file" / "new.json"}), UserError);
 }
 
 class ProfiledRun : public testing::Test {

@@ -12,8 +12,8 @@
 #include "cli/data/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "core/log.h"
+#include "core/output_file.h"
 #include "core/progress.h"
 #include "core/units.h"
 #include "data/corpora/path_pattern.h"
@@ -36,13 +36,14 @@ struct TrainTokenizerArguments {
 // destructor removes a directory that has stayed empty.
 class OutputDirectory {
  public:
-  OutputDirectory(std::filesystem::path path, bool overwrite) : path_(std::move(path)) {
+  OutputDirectory(std::filesystem::path path, OutputRule rule)
+      : path_(std::move(path)), rule_(std::move(rule)) {
     std::error_code error;
     if (std::filesystem::exists(path_, error) && !std::filesystem::is_directory(path_, error))
       user_error("{} is a file; --output names a directory", path_.string());
-    if (!overwrite && std::filesystem::exists(path_ / "tokenizer.json", error))
-      user_error("{} exists; give another --output or --overwrite",
-                 (path_ / "tokenizer.json").string());
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+      if (std::filesystem::exists(std::filesystem::symlink_status(path_ / name, error)))
+        check_output_file("--output", path_ / name, rule_);
     made_ = std::filesystem::create_directories(path_, error);
     if (error) failure("cannot create {}: {}", path_.string(), error.message());
     if (access(path_.c_str(), W_OK) != 0)
@@ -58,9 +59,13 @@ class OutputDirectory {
   OutputDirectory& operator=(const OutputDirectory&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& content) const {
+    write_output_file("--output", path_ / name, rule_, content);
+  }
 
  private:
   std::filesystem::path path_;
+  OutputRule rule_;
   bool made_ = false;
 };
 
@@ -91,7 +96,7 @@ BpeTrainerOptions trainer_options(const TrainTokenizerArguments& arguments) {
 void train_tokenizer(const TrainTokenizerArguments& arguments) {
   BpeTrainerOptions options = trainer_options(arguments);
   const std::vector<std::filesystem::path> files = expand_inputs(arguments.inputs);
-  const OutputDirectory output(arguments.output, arguments.overwrite);
+  const OutputDirectory output(arguments.output, {arguments.overwrite, files});
   std::optional<Progress> progress(std::in_place, "count", 0, "bytes");
   const CorpusPreTokens corpus = count(arguments, files, *progress);
   const std::vector<PreTokenCount> pre_tokens = corpus.counts();
@@ -108,7 +113,7 @@ void train_tokenizer(const TrainTokenizerArguments& arguments) {
 
   const std::string eos = arguments.eos.empty() ? options.special_tokens.at(0) : arguments.eos;
   for (const auto& file : trained_tokenizer_files(bpe, arguments.pre_tokenizer, eos))
-    write_file_atomically(output.path() / file.name, file.content);
+    output.write(file.name, file.content);
   if (bpe.vocab_size() < options.vocab_size)
     log_warning("no pair is left that occurs {} times: {} tokens instead of {}",
                 std::max<std::int64_t>(options.min_frequency, 1), bpe.vocab_size(),
@@ -164,7 +169,7 @@ void add_data_train_tokenizer(CLI::App& data) {
       ->type_name("SIZE")
       ->transform(byte_count(at_least(0)))
       ->capture_default_str();
-  command->add_flag("--overwrite", arguments->overwrite, "Replace an existing tokenizer");
+  add_overwrite_option(*command, arguments->overwrite);
   command->footer(
       "Example:\n  kintsugi data train-tokenizer --input 'corpus/*.jsonl.zst' --vocab 32000 "
       "--output tok/\nThe result does not depend on the number of threads. Hugging Face's "

@@ -11,8 +11,8 @@
 #include "cli/eval/commands.h"
 #include "cli/eval/loaded_model.h"
 #include "cli/options.h"
-#include "core/file.h"
 #include "core/log.h"
+#include "core/output_file.h"
 #include "core/progress.h"
 #include "core/units.h"
 #include "eval/bleu.h"
@@ -27,8 +27,15 @@ struct TranslateArguments {
   std::string checkpoint, sources, references, output, prompt = "{src}={trg}", end = "END";
   std::vector<std::string> examples;
   std::int64_t shots = 8, max_tokens = 256;
-  bool json = false;
+  bool json = false, overwrite = false;
   EngineArguments engine;
+
+  OutputRule output_rule() const {
+    OutputRule rule{overwrite, {examples.begin(), examples.end()}};
+    for (const std::string& input : {sources, references, checkpoint, engine.adapter})
+      rule.inputs.push_back(input);
+    return rule;
+  }
 };
 
 Segments lines_of(const std::string& path) {
@@ -98,6 +105,8 @@ void run_translate(TranslateArguments a) {
     job.together([&] {
       files = find_model(a.checkpoint, a.engine.adapter);
       a.checkpoint = files.name().string();
+      if (!a.output.empty() && job.world().rank() == 0)
+        check_output_file("--output", a.output, a.output_rule());
       prompt = prompt_of(a);
       sources = lines_of(a.sources);
       Segments set = lines_of(a.references);
@@ -117,7 +126,7 @@ void run_translate(TranslateArguments a) {
       if (!a.output.empty()) {
         std::string content;
         for (const std::string& text : texts) content += text + "\n";
-        write_file_atomically(a.output, content);
+        write_output_file("--output", a.output, a.output_rule(), content);
       }
       print_scores(a, texts, *references);
     });
@@ -151,6 +160,7 @@ void add_eval_translate(CLI::App& eval) {
       ->transform(whole_number(between(1, 1 << 24)))
       ->capture_default_str();
   command->add_option("--output", a->output, "Write the translations to this file, one per line");
+  add_overwrite_option(*command, a->overwrite);
   command->add_flag("--json", a->json, "Print JSON");
   add_eval_engine_options(*command, a->engine);
   command->footer(

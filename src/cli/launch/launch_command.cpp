@@ -15,6 +15,7 @@
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "core/units.h"
 #include "launch/deputy.h"
 #include "launch/run_status.h"
@@ -30,6 +31,7 @@ struct LaunchArguments {
   bool now = false;
   bool show_topology = false;
   std::string csv, markdown;
+  bool overwrite = false;
 };
 
 // The task is the first option of this list that was given, or else a launch. Other options than
@@ -43,7 +45,7 @@ const std::vector<LaunchTask>& launch_tasks() {
       {"--status", {}},
       {"--cancel", {"--now"}},
       {"--follow", {}},
-      {"--collect", {"--csv", "--markdown"}},
+      {"--collect", {"--csv", "--markdown", "--overwrite"}},
       {"--supervise", {}},
       {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
@@ -52,7 +54,8 @@ const std::vector<LaunchTask>& launch_tasks() {
   return all;
 }
 const std::vector<std::string>& not_for_slurm() {
-  static const std::vector<std::string> all = {"--ranks", "--now", "--csv", "--markdown"};
+  static const std::vector<std::string> all = {"--ranks", "--now", "--csv", "--markdown",
+                                               "--overwrite"};
   return all;
 }
 
@@ -76,9 +79,19 @@ void refuse_idle_options(const CLI::App& command) {
 }
 
 void collect(const LaunchArguments& arguments) {
+  // An earlier table may be in the directory of the runs.
+  const auto is_table = [](const std::filesystem::path& path) {
+    return begins_with(path, to_csv({})) ||
+           begins_with(path, to_markdown(std::vector<CollectedRun>()));
+  };
+  const OutputRule rule{arguments.overwrite, {arguments.collect}, is_table};
+  const std::string &csv = arguments.csv, &markdown = arguments.markdown;
+  if (!csv.empty()) check_output_file("--csv", csv, rule);
+  if (!markdown.empty()) check_output_file("--markdown", markdown, rule);
+  refuse_same_output("--csv", csv, "--markdown", markdown);
   const std::vector<CollectedRun> runs = collect_runs(arguments.collect);
-  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, to_csv(runs));
-  if (!arguments.markdown.empty()) write_file_atomically(arguments.markdown, to_markdown(runs));
+  if (!csv.empty()) write_output_file("--csv", csv, rule, to_csv(runs));
+  if (!markdown.empty()) write_output_file("--markdown", markdown, rule, to_markdown(runs));
   if (arguments.csv.empty() && arguments.markdown.empty()) fmt::print("{}", to_table(runs));
 }
 
@@ -213,6 +226,7 @@ void add_task_options(CLI::App& command, LaunchArguments& arguments) {
       ->type_name("FILE");
   command.add_option("--markdown", arguments.markdown, "The same as a Markdown table")
       ->type_name("FILE");
+  add_overwrite_option(command, arguments.overwrite);
   command.add_flag("--show-topology", arguments.show_topology,
                    "Print the NUMA domains, cores and GPUs of this machine, of --machine or of "
                    "--topology FILE, in the form of machine files");

@@ -13,8 +13,10 @@
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/new_file.h"
 #include "launch/run_script.h"
 #include "launch/slurm.h"
+#include "train/config/config_file.h"
 
 namespace kintsugi {
 namespace {
@@ -29,7 +31,8 @@ class NewFiles {
     std::error_code ignored;
     for (auto& [path, before] : files_) {
       try {
-        before ? write_file_atomically(path, *before) : void(fs::remove(path, ignored));
+        before ? write_private_file(path, before->text) : void(fs::remove(path, ignored));
+        if (before) fs::permissions(path, before->permissions, ignored);
       } catch (const std::exception& error) {
         log_message(LogLevel::Error, error.what());
       }
@@ -51,10 +54,12 @@ class NewFiles {
     }
   }
   void write(const fs::path& path, const std::string& text) {
-    std::optional<std::string> before;
-    if (fs::exists(path)) before = read_text_file(path);
-    files_.emplace_back(path, std::move(before));
+    remember(path);
     write_file_atomically(path, text);
+  }
+  void write(const fs::path& path, const RunConfig& config) {
+    remember(path);
+    write_config_file(path, config);
   }
   void keep() {
     files_.clear();
@@ -62,7 +67,17 @@ class NewFiles {
   }
 
  private:
-  std::vector<std::pair<fs::path, std::optional<std::string>>> files_;
+  struct OldFile {
+    std::string text;
+    fs::perms permissions;
+  };
+  void remember(const fs::path& path) {
+    std::optional<OldFile> before;
+    if (fs::exists(path)) before = {read_text_file(path), fs::status(path).permissions()};
+    files_.emplace_back(path, std::move(before));
+  }
+
+  std::vector<std::pair<fs::path, std::optional<OldFile>>> files_;
   std::vector<fs::path> folders_;
 };
 
@@ -83,7 +98,7 @@ void write_job(PreparedRun& run, NewFiles& files) {
     }
   }
   run.job.submitted_s = unix_now_s();
-  files.write(run.job.config, to_yaml(run.config));
+  files.write(run.job.config, run.config);
   files.write(folder / "job.sh", run.script);
   files.write(job_file(run.job.run_dir), to_json(run.job));
   std::error_code ignored;

@@ -12,7 +12,6 @@
 #include "cli/commands.h"
 #include "cli/model/document_job.h"
 #include "cli/options.h"
-#include "core/new_file.h"
 #include "eval/classification_scores.h"
 
 namespace kintsugi {
@@ -21,7 +20,6 @@ namespace {
 using ClassJson = nlohmann::ordered_json;
 
 struct ClassifyArguments : DocumentArguments {
-  std::string output;
   std::int64_t top = 0;
 };
 
@@ -41,7 +39,9 @@ class ClassifyJob {
   void begin(const ModelConfig& config) {
     labels_ = config.labels;
     matrix_.emplace(labels_.size());
-    if (!a_.output.empty()) file_.emplace(a_.output);
+    if (a_.output.empty()) return;
+    file_.emplace("--output", a_.output, a_.output_rule());
+    file_->begin();
   }
 
   void add(std::span<const InputDocument> documents, std::span<const double> logits) {
@@ -53,7 +53,7 @@ class ClassifyJob {
       lines += line(documents[i], own);
     }
     if (file_)
-      file_->write(lines.data(), lines.size());
+      file_->write(lines);
     else
       std::fwrite(lines.data(), 1, lines.size(), stdout);
     documents_ += std::ssize(documents);
@@ -106,7 +106,7 @@ class ClassifyJob {
   ClassifyArguments& a_;
   std::vector<std::string> labels_;
   std::optional<ConfusionMatrix> matrix_;
-  std::optional<NewFile> file_;
+  std::optional<OutputFile> file_;
   std::int64_t documents_ = 0, labelled_ = 0;
 };
 

@@ -81,6 +81,7 @@ void add_document_options(CLI::App& command, DocumentArguments& a) {
       ->transform(whole_number(between(0, 1 << 24)))
       ->capture_default_str();
   add_precision_options(command, a.engine);
+  add_overwrite_option(command, a.overwrite);
 }
 
 void DocumentJob::run(const Listener& listener) {
@@ -94,6 +95,7 @@ void DocumentJob::run(const Listener& listener) {
       if (is_adapter_directory(a_.checkpoint))
         user_error("{} holds an adapter: merge it with `kintsugi model merge-adapter` first",
                    a_.checkpoint);
+      if (!a_.output.empty()) check_output_file("--output", a_.output, a_.output_rule());
       input_ = std::make_unique<DocumentInput>(a_.input, a_.checkpoint);
       config = read_hf_config(std::filesystem::path(a_.checkpoint) / "config.json");
     });

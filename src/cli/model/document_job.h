@@ -8,6 +8,7 @@
 
 #include "cli/engine.h"
 #include "cli/model/document_input.h"
+#include "core/output_file.h"
 #include "core/progress.h"
 #include "eval/run/document_model.h"
 
@@ -19,6 +20,10 @@ struct DocumentArguments {
   DocumentInputOptions input;
   EngineArguments engine;  // precision and threads
   std::int64_t max_length = 0, batch_tokens = 0;
+  std::string output;
+  bool overwrite = false;
+
+  OutputRule output_rule() const { return {overwrite, {input.path, checkpoint}}; }
 };
 void add_document_options(CLI::App& command, DocumentArguments& arguments);
 

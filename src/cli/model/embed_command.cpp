@@ -12,27 +12,29 @@
 #include "cli/commands.h"
 #include "cli/model/document_job.h"
 #include "core/log.h"
-#include "core/new_file.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {
 namespace {
 
 struct EmbedArguments : DocumentArguments {
-  std::string output, pool = "mean";
+  std::string pool = "mean";
   bool normalize = false;
 };
 
 // A file of embeddings. The number of documents is known at the end only.
 class EmbeddingFile {
  public:
-  explicit EmbeddingFile(const std::string& path) : file_(path) {}
+  explicit EmbeddingFile(const DocumentArguments& a)
+      : file_("--output", a.output, a.output_rule()) {
+    file_.begin();
+  }
   virtual ~EmbeddingFile() = default;
   virtual void add(const InputDocument& document, std::span<const float> embedding) = 0;
   virtual void finish() { file_.publish(); }
 
  protected:
-  NewFile file_;
+  OutputFile file_;
 };
 
 class JsonlEmbeddings final : public EmbeddingFile {
@@ -43,7 +45,7 @@ class JsonlEmbeddings final : public EmbeddingFile {
     // fmt writes the shortest digits that read back to the same number.
     const std::string line = fmt::format("{{\"id\": {}{}, \"embedding\": [{}]}}\n", document.id,
                                          label_of(document), fmt::join(embedding, ", "));
-    file_.write(line.data(), line.size());
+    file_.write(line);
   }
 
  private:
@@ -57,14 +59,13 @@ class JsonlEmbeddings final : public EmbeddingFile {
 // The header is written last, into the space that was left for it.
 class SafetensorsEmbeddings final : public EmbeddingFile {
  public:
-  SafetensorsEmbeddings(const std::string& path, std::int64_t width)
-      : EmbeddingFile(path), path_(path), width_(width) {
-    const std::string space(kHeader, ' ');
-    file_.write(space.data(), space.size());
+  SafetensorsEmbeddings(const DocumentArguments& a, std::int64_t width)
+      : EmbeddingFile(a), path_(a.output), width_(width) {
+    file_.write(std::string(kHeader, ' '));
   }
 
   void add(const InputDocument& document, std::span<const float> embedding) override {
-    file_.write(embedding.data(), embedding.size_bytes());
+    write_bytes(embedding);
     ++documents_;
     if (document.number) ids_.push_back(*document.number);
     if (document.label)
@@ -79,11 +80,11 @@ class SafetensorsEmbeddings final : public EmbeddingFile {
     SafetensorsMetadata metadata = {{"format", "pt"}};
     if (complete(ids_, "ids", "whole numbers")) {
       tensors.push_back({"ids", DType::I64, {documents_}});
-      file_.write(ids_.data(), ids_.size() * sizeof(ids_[0]));
+      write_bytes(std::span<const std::int64_t>(ids_));
     }
     if (complete(labels_, "labels", "given")) {
       tensors.push_back({"labels", DType::I32, {documents_}});
-      file_.write(labels_.data(), labels_.size() * sizeof(labels_[0]));
+      write_bytes(std::span<const std::int32_t>(labels_));
       metadata["labels"] = names_json();
     }
     const SafetensorsWriter::Plan plan = SafetensorsWriter::plan(tensors, path_, metadata);
@@ -99,6 +100,11 @@ class SafetensorsEmbeddings final : public EmbeddingFile {
 
  private:
   static constexpr std::size_t kHeader = 64 << 10;
+
+  template <class T>
+  void write_bytes(std::span<const T> values) {
+    file_.write({reinterpret_cast<const char*>(values.data()), values.size_bytes()});
+  }
 
   // Whether all documents have the value.
   template <class T>
@@ -139,9 +145,9 @@ class EmbedJob {
  private:
   void begin(const ModelConfig& config, bool jsonl) {
     if (jsonl)
-      file_ = std::make_unique<JsonlEmbeddings>(a_.output);
+      file_ = std::make_unique<JsonlEmbeddings>(a_);
     else
-      file_ = std::make_unique<SafetensorsEmbeddings>(a_.output, config.hidden_size);
+      file_ = std::make_unique<SafetensorsEmbeddings>(a_, config.hidden_size);
   }
 
   void add(std::span<const InputDocument> documents, std::span<const double> numbers) {

@@ -91,7 +91,7 @@ void add_output_options(CLI::App& app, OutputArguments& arguments) {
                  "Bytes of weights per file; larger models get several files and an index")
       ->transform(byte_count(at_least(1)))
       ->capture_default_str();
-  app.add_flag("--overwrite", arguments.overwrite, "Replace a model directory of that name");
+  add_overwrite_option(app, arguments.overwrite);
 }
 
 }  // namespace

@@ -9,10 +9,9 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/plan/calibrate_power.h"
-#include "cli/plan/search.h"
 #include "comm/socket.h"
 #include "core/error.h"
-#include "core/file.h"
+#include "core/output_file.h"
 #include "core/progress.h"
 #include "plan/machines/calibration.h"
 
@@ -23,7 +22,7 @@ struct CalibrateOptions {
   std::string machine, output, device = "auto", precision;
   std::int64_t size = 0, threads = 0;
   double effort = 0.2;
-  bool measure_power = false;
+  bool measure_power = false, overwrite = false;
   CalibratePowerOptions power = {};
 
   DeviceChoice choice() const {
@@ -47,7 +46,8 @@ Machine this_host(Machine machine, Backend& backend, std::int64_t threads) {
 }
 
 void calibrate(const CalibrateOptions& options) {
-  if (!options.output.empty()) check_folder("--output", options.output);
+  const OutputRule rule{options.overwrite, {options.machine}};
+  if (!options.output.empty()) check_output_file("--output", options.output, rule);
   const std::unique_ptr<Backend> backend = make_backend(options.choice(), options.threads);
   const bool processor = backend->description().starts_with("cpu");
   const Machine given = load_machine(!options.machine.empty() ? options.machine
@@ -72,8 +72,8 @@ void calibrate(const CalibrateOptions& options) {
       machine.gpu.gemm_efficiency, machine.gpu.tflops(precision), machine.gpu.attention_efficiency,
       machine.gpu.memory_efficiency, machine.gpu.memory_gb_s, machine.gpu.launch_us);
   if (options.output.empty()) return;
-  write_file_atomically(
-      options.output,
+  write_output_file(
+      "--output", options.output, rule,
       fmt::format("# {}, with efficiencies measured by kintsugi calibrate in {} "
                   "on {}.\n{}",
                   base.name, to_string(precision), backend->description(), to_yaml(machine)));
@@ -108,7 +108,7 @@ void add_power_options(CLI::App& command, CalibrateOptions& options) {
   only_with_power(command.add_flag("--as-is", options.power.as_is,
                                    "Change nothing: measure at the present power limit only"));
   only_with_power(command.add_flag("--json", options.power.as_json, "Print JSON"));
-  for (const char* other : {"--machine", "--output", "--size", "--effort"})
+  for (const char* other : {"--machine", "--output", "--overwrite", "--size", "--effort"})
     power->excludes(command.get_option(other));
   command.get_option("--as-is")->excludes("--power-limits")->excludes("--clocks");
 }
@@ -124,6 +124,7 @@ void add_calibrate_command(CLI::App& app) {
                       "(default: this host on cpu, h200 on cuda)");
   command->add_option("--output", options->output,
                       "Write the machine description to this YAML file");
+  add_overwrite_option(*command, options->overwrite);
   command->add_option("--device", options->device, "auto (the default), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--precision", options->precision,

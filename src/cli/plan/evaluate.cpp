@@ -2,20 +2,24 @@
 
 #include <fmt/format.h>
 
-#include "cli/plan/search.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "plan/foreign/measured_rows.h"
 #include "plan/foreign/memory_rows.h"
 
 namespace kintsugi {
 namespace {
 
-void print_or_write(const std::string& text, const std::string& output) {
-  if (output.empty())
+OutputRule output_rule(const PlanEvaluateOptions& options) {
+  return {options.overwrite, {options.rows, options.machine}};
+}
+
+void print_or_write(const std::string& text, const PlanEvaluateOptions& options) {
+  if (options.output.empty())
     fmt::print("{}", text);
   else
-    write_file_atomically(output, text);
+    write_output_file("--output", options.output, output_rule(options), text);
 }
 
 std::string evaluate_memory(const CsvTable& table, bool accuracy) {
@@ -28,10 +32,10 @@ std::string evaluate_memory(const CsvTable& table, bool accuracy) {
 }  // namespace
 
 void plan_evaluate(const PlanEvaluateOptions& options) {
-  if (!options.output.empty()) check_folder("--output", options.output);
+  if (!options.output.empty()) check_output_file("--output", options.output, output_rule(options));
   const CsvTable table(read_text_file(options.rows), options.rows);
   if (is_memory_table(table)) {
-    print_or_write(evaluate_memory(table, options.accuracy), options.output);
+    print_or_write(evaluate_memory(table, options.accuracy), options);
     return;
   }
   for (const char* column : {"layers", "hidden", "seq", "hardware", "GBS"})
@@ -47,7 +51,7 @@ void plan_evaluate(const PlanEvaluateOptions& options) {
     predictions.push_back(predict(read_row(table, i, machine)));
   const std::string text =
       options.accuracy ? accuracy_table(table, predictions) : evaluated_csv(table, predictions);
-  print_or_write(text, options.output);
+  print_or_write(text, options);
 }
 
 }  // namespace kintsugi

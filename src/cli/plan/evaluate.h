@@ -9,7 +9,8 @@ struct PlanEvaluateOptions {
   std::string rows;
   std::string machine = {};
   std::string output = {};  // empty: the terminal
-  bool accuracy = false;    // print a table of errors instead of the rows
+  bool overwrite = false;
+  bool accuracy = false;  // print a table of errors instead of the rows
 };
 void plan_evaluate(const PlanEvaluateOptions& options);
 

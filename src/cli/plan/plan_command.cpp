@@ -35,17 +35,17 @@ struct Task {
 const std::vector<Task>& tasks() {
   static const std::vector<Task> all = {
       {{"--machines"}, {}},
-      {{"--evaluate"}, {"--machine", "--output", "--accuracy"}},
+      {{"--evaluate"}, {"--machine", "--output", "--overwrite", "--accuracy"}},
       {{"--tune"},
        {"--machine", "--gpus", "--tp", "--cp", "--pp", "--micro", "--zero", "--recompute",
-        "--schedule", "--emit", "--trials", "--steps", "--at-once", "--launch", "--trial-timeout",
-        "--within", "--log", "--set"}},
+        "--schedule", "--emit", "--overwrite", "--trials", "--steps", "--at-once", "--launch",
+        "--trial-timeout", "--within", "--log", "--set"}},
       {{"--parameters", "--days"},
        {"--tokens", "--gpus", "--machine", "--mfu", "--flops-per-parameter"}},
       {{"--scaling"},
        {"--model", "--machine", "--gpus", "--batch", "--length", "--precision", "--optimizer",
         "--rank-by", "--eur-per-gpu-hour", "--tp", "--cp", "--pp", "--micro", "--zero",
-        "--recompute", "--schedule", "--svg"}},
+        "--recompute", "--schedule", "--svg", "--overwrite"}},
       {{"--config"},
        {"--machine", "--gpus", "--rank-by", "--eur-per-gpu-hour", "--tp", "--cp", "--pp", "--micro",
         "--zero", "--recompute", "--schedule", "--best"}},
@@ -60,9 +60,10 @@ const std::vector<Task>& tasks() {
                      "--schedule",  "--best",
                      "--explain",   "--emit",
                      "--data",      "--tokenizer",
-                     "--svg",       "--json"}},
+                     "--svg",       "--json",
+                     "--overwrite"}},
       {{"--stages", "--micro-batches", "--schedule"},
-       {"--chunks", "--backward-ratio", "--svg", "--json"}},
+       {"--chunks", "--backward-ratio", "--svg", "--overwrite", "--json"}},
   };
   return all;
 }
@@ -121,10 +122,12 @@ void plan(PlanOptions options) {
   if (options.list_machines) return list_machines();
   if (!options.evaluate.rows.empty()) {
     options.evaluate.machine = options.search.machine;
+    options.evaluate.overwrite = options.search.overwrite;
     return plan_evaluate(options.evaluate);
   }
   PlanSearchOptions& search = options.search;
   search.svg = options.schedule.svg;
+  options.schedule.overwrite = search.overwrite;
   search.as_json = options.schedule.as_json;
   if (options.schedule_given) search.limits.schedule = options.schedule.schedule;
   if (!options.tune.config.empty()) {
@@ -296,6 +299,7 @@ void add_plan_command(CLI::App& app) {
       ->transform(real_number());
   command->add_option("--svg", options->schedule.svg,
                       "Also write the diagram of a schedule, --scaling or --explain to this file");
+  add_overwrite_option(*command, options->search.overwrite);
   command->add_flag("--json", options->schedule.as_json, "Print JSON");
   command->footer(
       "The diagram of a schedule assumes equal stages and messages that take no time.\n"

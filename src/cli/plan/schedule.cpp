@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/output_file.h"
 #include "parallel/schedule.h"
 #include "parallel/schedule_diagram.h"
 #include "parallel/schedule_timing.h"
@@ -69,14 +69,6 @@ std::string json_text(const PlanScheduleOptions& options, const PipelineSchedule
   return root.dump(2) + "\n";
 }
 
-void write_svg(const std::string& path, const std::string& content) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
-    user_error("--svg {}: there is no directory {}", path, folder.string());
-  if (std::filesystem::is_directory(path)) user_error("--svg {} is a directory: name a file", path);
-  write_file_atomically(path, content);
-}
-
 }  // namespace
 
 void plan_schedule(const PlanScheduleOptions& options) {
@@ -84,12 +76,15 @@ void plan_schedule(const PlanScheduleOptions& options) {
     user_error(
         "a schedule needs {}; other tasks need --model (search layouts), --tune or --evaluate",
         options.stages < 0 ? "--stages" : "--micro-batches");
+  const OutputRule rule{.overwrite = options.overwrite};
+  if (!options.svg.empty()) check_output_file("--svg", options.svg, rule);
   const PipelineSchedule schedule =
       make_pipeline_schedule({parse_pipeline_kind(options.schedule), options.stages,
                               options.micro_batches, options.chunks});
   const PipelineTiming timing = simulate_pipeline(schedule, times_of(options));
   KINTSUGI_CHECK(timing.deadlock.empty(), "the schedule deadlocks: {}", timing.deadlock);
-  if (!options.svg.empty()) write_svg(options.svg, schedule_svg(schedule, timing));
+  if (!options.svg.empty())
+    write_output_file("--svg", options.svg, rule, schedule_svg(schedule, timing));
   if (options.as_json)
     fmt::print("{}", json_text(options, schedule, timing));
   else

@@ -13,7 +13,7 @@ struct PlanScheduleOptions {
   int chunks = 1;
   double backward_ratio = 2;
   std::string svg = {};
-  bool as_json = false;
+  bool as_json = false, overwrite = false;
 };
 void plan_schedule(const PlanScheduleOptions& options);
 

@@ -92,9 +92,9 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", count);
   if (!missing.empty()) notes += fmt::format("GPUs for which no layout fits: {}.\n", missing);
   if (!options.svg.empty())
-    write_file_atomically(options.svg,
-                          scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model,
-                                                        machine.name, options.scaling)));
+    write_output_file("--svg", options.svg, options.output_rule(),
+                      scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model,
+                                                    machine.name, options.scaling)));
   fmt::print("{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), notes);
 }
 
@@ -106,8 +106,9 @@ Machine checked_machine(PlanSearchOptions& options) {
   if (options.gpus.empty()) user_error("{} needs --gpus: the number of GPUs", task);
   if (!options.scaling.empty() && options.scaling != "strong" && options.scaling != "weak")
     user_error("--scaling is '{}': give strong or weak", options.scaling);
-  if (!options.emit.empty()) check_folder("--emit", options.emit);
-  if (!options.svg.empty()) check_folder("--svg", options.svg);
+  if (!options.emit.empty()) check_output_file("--emit", options.emit, options.output_rule());
+  if (!options.svg.empty()) check_output_file("--svg", options.svg, options.output_rule());
+  refuse_same_output("--emit", options.emit, "--svg", options.svg);
   Machine machine = load_machine(options.machine);
   if (options.eur_per_gpu_hour >= 0) machine.facility.eur_per_gpu_hour = options.eur_per_gpu_hour;
   const std::int64_t gpus = count_of("--gpus", options.gpus);
@@ -135,10 +136,11 @@ void write_files(const PlanSearchOptions& options, const Planner& planner, const
     const std::string yaml =
         training_yaml(planner, one, {options.model, options.data, options.tokenizer}, tokens);
     parse_run_config(yaml, options.emit);
-    write_file_atomically(options.emit, yaml);
+    write_output_file("--emit", options.emit, options.output_rule(), yaml);
   }
   if (!options.svg.empty())
-    write_file_atomically(options.svg, pipeline_svg(planner.job(), one.layout));
+    write_output_file("--svg", options.svg, options.output_rule(),
+                      pipeline_svg(planner.job(), one.layout));
 }
 
 }  // namespace
@@ -151,14 +153,6 @@ std::int64_t count_of(const char* option, const std::string& text) {
   } catch (const UserError& error) {
     user_error("{} {}: {}", option, text, error.what());
   }
-}
-
-void check_folder(const char* option, const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
-    user_error("{} {}: there is no directory {}", option, path, folder.string());
-  if (std::filesystem::is_directory(path))
-    user_error("{} {} is a directory: name a file", option, path);
 }
 
 void plan_search(PlanSearchOptions options) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/output_file.h"
 #include "plan/search/search.h"
 
 namespace kintsugi {
@@ -21,12 +22,12 @@ struct PlanSearchOptions {
   double eur_per_gpu_hour = -1;  // -1: the machine's
   int explain = 0;               // explain the n-th best layout; 0: print the table
   std::string emit = {}, data = {}, tokenizer = {}, svg = {}, scaling = {};
-  bool as_json = false;
+  bool as_json = false, overwrite = false;
+
+  OutputRule output_rule() const { return {overwrite, {model, machine, config}}; }
 };
 // Parses the value of an option as an integer of at least 1; UserError otherwise.
 std::int64_t count_of(const char* option, const std::string& text);
-// UserError if `path` is a directory or its parent directory does not exist.
-void check_folder(const char* option, const std::string& path);
 
 void plan_search(PlanSearchOptions options);
 // kintsugi plan --config …: searches layouts for each stage of a run, with its own sequence length,

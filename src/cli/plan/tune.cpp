@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/output_file.h"
 #include "core/progress.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
@@ -21,6 +22,7 @@
 #include "model/metrics.h"
 #include "plan/search/trial_log.h"
 #include "plan/search/tuning_report.h"
+#include "train/config/config_file.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -31,6 +33,10 @@ namespace fs = std::filesystem;
 constexpr auto kTrialPollInterval = std::chrono::milliseconds(20);
 constexpr std::size_t kSameErrors = 5;  // this many first trials with the same error end the tuning
 
+OutputRule output_rule(const PlanTuneOptions& o) {
+  return {o.search.overwrite, {o.config, o.search.machine}};
+}
+
 void check_options(const PlanTuneOptions& o) {
   const PlanSearchOptions& s = o.search;
   if (!built_with_dlib()) PointSearch says_so({1}, {});
@@ -39,12 +45,13 @@ void check_options(const PlanTuneOptions& o) {
   if (s.machine.empty())
     user_error("--tune needs --machine: the planner uses it to choose the layouts to try");
   if (s.gpus.empty()) user_error("--tune needs --gpus: the number of ranks of a trial");
-  if (!s.emit.empty()) check_folder("--emit", s.emit);
-  std::error_code ignored;
-  if (!s.emit.empty() && fs::equivalent(s.emit, o.config, ignored))
-    user_error("--emit {} would overwrite the configuration that is tuned: name another file",
-               s.emit);
-  if (!o.log.empty()) check_folder("--log", o.log);
+  if (!s.emit.empty()) check_output_file("--emit", s.emit, output_rule(o));
+  if (!o.log.empty()) {  // an older log is continued
+    OutputRule rule = output_rule(o);
+    rule.overwrite = true;
+    check_output_file("--log", o.log, rule);
+  }
+  refuse_same_output("--emit", s.emit, "--log", o.log);
 }
 
 bool offloads_something(const OffloadConfig& offload) {
@@ -161,8 +168,9 @@ void emit(const PlanTuneOptions& o, const Trial& best) {
   const std::string yaml = fmt::format(
       "# {} with the best layout found by tuning on {} ranks: {:.0f} tokens/s measured.\n{}\n",
       o.config, best.layout.ranks(), best.result.tokens_per_s, YAML::Dump(document.root()));
-  parse_run_config(yaml, o.search.emit);
-  write_file_atomically(o.search.emit, yaml);
+  OutputRule rule = output_rule(o);
+  rule.is_private = has_secrets(parse_run_config(yaml, o.search.emit));
+  write_output_file("--emit", o.search.emit, rule, yaml);
 }
 
 std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig& config,

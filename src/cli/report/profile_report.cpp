@@ -43,11 +43,11 @@ std::string profile_file_of(const std::string& given) {
   if (!std::filesystem::is_directory(run, unknown)) return given;
   std::filesystem::path newest;
   std::int64_t changed_ns = INT64_MIN;
-  for (const std::string& name : profile_names(run)) {
-    const std::filesystem::path file = run / "profiles" / name;
-    const std::optional<FileStamp> stamp = stamp_of(file);
+  const std::filesystem::path real = resolved(run);
+  for (const std::string& name : profile_names(real)) {
+    const std::optional<FileStamp> stamp = stamp_of(real / "profiles" / name);
     if (!stamp || stamp->changed_ns < changed_ns) continue;
-    newest = file;
+    newest = run / "profiles" / name;
     changed_ns = stamp->changed_ns;
   }
   if (newest.empty())

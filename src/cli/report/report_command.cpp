@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/report/profile_report.h"
 #include "cli/report/report_output.h"
 #include "core/error.h"
@@ -18,7 +19,7 @@ struct ReportArguments {
   std::vector<std::string> directories;
   ProfileReportOptions profile;
   std::string output;
-  bool json = false, markdown = false, csv = false;
+  bool json = false, markdown = false, csv = false, overwrite = false;
 };
 
 ReportFormat format_of(const ReportArguments& arguments) {
@@ -43,7 +44,7 @@ void report_runs(const ReportArguments& arguments) {
   if (arguments.directories.empty()) throw CLI::RequiredError("runs");
   const ReportFormat format = format_of(arguments);
   write_report({arguments.directories.begin(), arguments.directories.end()}, format,
-               arguments.output);
+               {arguments.output, arguments.overwrite});
 }
 
 }  // namespace
@@ -62,6 +63,7 @@ void add_report_command(CLI::App& app) {
                    "Write to this file; its ending chooses the format: .html (a page that needs no "
                    "server), .md, .csv or .json")
       ->type_name("FILE");
+  add_overwrite_option(*command, arguments->overwrite);
   CLI::Option* json =
       command->add_flag("--json", arguments->json,
                         "JSON: a list with one object per run, or the object of a profile");

@@ -1,21 +1,17 @@
 #include "cli/report/report_output.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cerrno>
 #include <chrono>
-#include <fstream>
 
 #include "cli/report/reported_runs.h"
 #include "core/build_info.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "core/log.h"
-#include "core/new_file.h"
+#include "core/output_file.h"
 #include "core/units.h"
 #include "report/documents/csv.h"
 #include "report/documents/html.h"
@@ -48,32 +44,10 @@ const FormatName& name_of(ReportFormat format) {
   return kReportFormats[static_cast<std::size_t>(format)];
 }
 
-// Before the work, and by the name that was asked for.
-void refuse_folder_of(const fs::path& output) {
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  std::error_code error;
-  if (!fs::is_directory(folder, error))
-    user_error("--output {}: the folder {} does not exist", output.string(), folder.string());
-  if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    user_error("--output {}: the folder cannot be written to: {}", output.string(),
-               std::generic_category().message(errno));
-}
-
-// A typo must not cost somebody their README.md.
-void refuse_to_replace(const fs::path& output, ReportFormat format) {
-  refuse_folder_of(output);
-  std::error_code error;
-  if (!fs::exists(output, error)) return;
-  if (!fs::is_regular_file(output, error))
-    user_error("--output {} is not a regular file: choose another name", output.string());
-  std::string begin(64, '\0');
-  std::ifstream file(output, std::ios::binary);
-  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  begin.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
-  if (begin.starts_with("run,step,")) begin.erase(0, 4);
-  if (!begin.empty() && !begin.starts_with(name_of(format).beginning))
-    user_error("{} exists and is no report of this format: remove it or choose another --output",
-               output.string());
+// Whether an earlier report is in this file: it may be replaced inside a run directory too.
+bool is_report(const fs::path& output, ReportFormat format) {
+  const bool several = format == ReportFormat::Csv && begins_with(output, "run,step,");
+  return several || begins_with(output, name_of(format).beginning);
 }
 
 std::string text_of_runs(const std::vector<fs::path>& directories) {
@@ -196,20 +170,22 @@ std::optional<ReportFormat> format_of_file(const fs::path& file) {
 }
 
 void write_report(const std::vector<fs::path>& directories, ReportFormat format,
-                  const fs::path& output) {
+                  const ReportTarget& target) {
+  const fs::path& output = target.output;
   const auto print = [](std::string_view text) { fmt::print("{}", text); };
   if (output.empty()) {
     if (format == ReportFormat::Csv) return write_csv_of(directories, print);
     return print(content_of(directories, format));
   }
-  refuse_to_replace(output, format);
-  if (format == ReportFormat::Csv) {
-    NewFile file(output);
-    write_csv_of(directories, [&](std::string_view text) { file.write(text.data(), text.size()); });
-    file.publish();
-  } else {
-    write_file_atomically(output, content_of(directories, format));
-  }
+  OutputFile file("--output", output,
+                  {.overwrite = target.overwrite,
+                   .inputs = directories,
+                   .is_own = [&](const fs::path& path) { return is_report(path, format); }});
+  if (format == ReportFormat::Csv)
+    write_csv_of(directories, [&](std::string_view text) { file.write(text); });
+  else
+    file.write(content_of(directories, format));
+  file.publish();
   log_note("{}: {}", output.string(), format_bytes(static_cast<double>(fs::file_size(output))));
 }
 

@@ -14,9 +14,12 @@ std::string_view to_string(ReportFormat format);  // "markdown"
 std::optional<ReportFormat> format_of_file(const std::filesystem::path& file);
 
 // Writes a report of the runs in these directories and below them to `output`, or to standard
-// output if it is empty. The file appears complete or not at all, and replaces an earlier report;
-// UserError if it would replace anything else.
+// output if it is empty. The file appears complete or not at all (core/output_file.h).
+struct ReportTarget {
+  std::filesystem::path output = {};
+  bool overwrite = false;
+};
 void write_report(const std::vector<std::filesystem::path>& directories, ReportFormat format,
-                  const std::filesystem::path& output);
+                  const ReportTarget& target);
 
 }  // namespace kintsugi

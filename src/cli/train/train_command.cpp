@@ -33,7 +33,8 @@ struct TrainArguments {
   std::string resume = "auto";
   bool check = false;
   bool profiled = false;
-  std::string profile;  // ProfileRequest; empty: its defaults
+  std::string profile;     // ProfileRequest; empty: its defaults
+  bool overwrite = false;  // the file of the profile
   bool dry_run = false;
   DryRunOptions plan = {};
 };
@@ -127,7 +128,21 @@ std::int64_t last_step(const RunConfig& config) {
   return steps;
 }
 
-void check_profile(const ProfileRequest& request, const RunConfig& config, int ranks) {
+// What the run reads: a profile must not replace it.
+std::vector<std::filesystem::path> files_of(const RunConfig& config) {
+  std::vector<std::filesystem::path> files = {config.data.tokenizer};
+  for (const DataSource& source : config.data.train) files.push_back(source.path);
+  for (const ValidSource& source : config.data.valid) files.push_back(source.path);
+  files.push_back(config.model_init);
+  return files;
+}
+
+void check_profile(const ProfileRequest& request, const RunConfig& config, const World& world) {
+  const int ranks = world.size();
+  if (world.rank() == 0) {
+    check_profile_file(request, files_of(config));
+    for (const RunConfig& stage : config.stages) check_profile_file(request, files_of(stage));
+  }
   if (request.first_rank >= ranks)
     user_error("--profile ranks={}: the run has {}",
                range_text(request.first_rank, request.last_rank), format_number(ranks, "rank"));
@@ -216,9 +231,10 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   compare(command_facts(arguments), startup);
   if (trace != nullptr)  // in its own together(): only rank 0 checks the file
     job.together([&] {
-      profile.emplace(*trace, parse_profile_request(arguments.profile));
-      const std::filesystem::path& file = profile->request().file;
-      if (job.world().rank() == 0 && !file.empty()) check_writable(file);
+      ProfileRequest request = parse_profile_request(arguments.profile);
+      request.overwrite = arguments.overwrite;
+      if (job.world().rank() == 0) check_profile_file(request, {arguments.config});
+      profile.emplace(*trace, std::move(request));
     });
   const std::string text = configuration_text(arguments.config, job);
   job.together([&] { config = parse_run_config(text, arguments.config, arguments.overrides); });
@@ -228,7 +244,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     config = with_past_batches(std::move(*config));
     resolve_tokenizer(*config);
     if (config->energy.enabled) check_energy_root(*config);
-    if (profile) check_profile(profile->request(), *config, job.world().size());
+    if (profile) check_profile(profile->request(), *config, job.world());
     if (config->stages.empty() && !config->layout_auto) layout_on(*config, job.world().size());
     backend = make_backend(config->device, threads_for(config->threads, job.world()), config->cuda,
                            job.world().local_rank(), trace);
@@ -326,6 +342,8 @@ void add_profile_option(CLI::App& command, TrainArguments& arguments) {
           "run.dir)")
       ->type_name("STEPS")
       ->expected(0, 1);
+  command.add_flag("--overwrite", arguments.overwrite,
+                   "With --profile file=PATH: replace this file if it exists");
 }
 
 }  // namespace

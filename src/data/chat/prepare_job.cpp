@@ -101,6 +101,7 @@ void PrepareJob::check_inputs() const {
           "the input {} has the name of an output file of the store {}: choose another --output",
           input.string(), options_.output.string());
   }
+  refuse_inputs_as_store(options_.output, options_.inputs);
 }
 
 void PrepareJob::choose_kind() {

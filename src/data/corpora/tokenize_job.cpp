@@ -29,6 +29,7 @@ void check_inputs(const TokenizeOptions& options) {
     if (!options.format.prompt_key.empty() && !RecordReader::is_jsonl(input))
       user_error("{} is plain text and has no prompts: --prompt-key needs JSONL", input.string());
   }
+  refuse_inputs_as_store(options.output, options.inputs);
 }
 
 class Job {

@@ -135,6 +135,10 @@ void refuse_output(const fs::path& output, const std::vector<Source>& sources) {
     for (const TokenShard& shard : source.shards)
       if (fs::absolute(shard.name()).lexically_normal() == fs::absolute(output).lexically_normal())
         user_error("{} is one of the stores to merge: choose another --output", output.string());
+  std::vector<fs::path> inputs;
+  for (const Source& source : sources)
+    for (const TokenShard& shard : source.shards) inputs.push_back(shard.name());
+  refuse_inputs_as_store(output, inputs);
 }
 
 }  // namespace

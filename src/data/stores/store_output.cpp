@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "data/stores/token_writer.h"
 
 namespace kintsugi {
@@ -49,6 +50,14 @@ bool is_store_file(const fs::path& file, const fs::path& prefix) {
   return fs::weakly_canonical(fs::absolute(file).parent_path()) ==
              fs::weakly_canonical(fs::absolute(prefix).parent_path()) &&
          is_name_of(file.stem(), prefix);
+}
+
+void refuse_inputs_as_store(const fs::path& prefix, const std::vector<fs::path>& inputs) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder_of(prefix), ignored)) return;
+  std::vector<fs::path> files = store_files(prefix, false);
+  files.push_back(with_ending(prefix, ".json"));
+  for (const fs::path& file : files) refuse_inputs_as_output("--output", file, {.inputs = inputs});
 }
 
 void refuse_foreign_description(const fs::path& prefix) {

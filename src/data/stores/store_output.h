@@ -13,6 +13,9 @@ namespace kintsugi {
 std::vector<std::filesystem::path> store_files(const std::filesystem::path& prefix, bool partial);
 // Whether the store writes a file of this name.
 bool is_store_file(const std::filesystem::path& file, const std::filesystem::path& prefix);
+// UserError if a file of an existing store is one of the inputs, under whatever name.
+void refuse_inputs_as_store(const std::filesystem::path& prefix,
+                            const std::vector<std::filesystem::path>& inputs);
 // PREFIX.json may be the user's own file, for example a corpus: then a UserError.
 void refuse_foreign_description(const std::filesystem::path& prefix);
 

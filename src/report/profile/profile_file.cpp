@@ -266,17 +266,22 @@ Profile parse_profile(std::string_view text, const std::string& source) {
   return profile;
 }
 
-Profile read_profile(const std::filesystem::path& path, const ProfileLimit& limit) {
-  const MappedFile file(path);
-  const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
-                               file.bytes().size());
+Profile unpack_profile(std::string_view bytes, const std::string& source,
+                       const ProfileLimit& limit) {
   std::string unpacked;
   if (is_gzip(bytes))
-    unpacked = gunzipped(bytes, limit.bytes, path.string(), limit.remedy);
+    unpacked = gunzipped(bytes, limit.bytes, source, limit.remedy);
   else if (bytes.size() > limit.bytes)
-    user_error("{} has more than {}: {}", path.string(),
-               format_bytes(static_cast<double>(limit.bytes)), limit.remedy);
-  Profile profile = parse_profile(is_gzip(bytes) ? unpacked : bytes, path.string());
+    user_error("{} has more than {}: {}", source, format_bytes(static_cast<double>(limit.bytes)),
+               limit.remedy);
+  return parse_profile(is_gzip(bytes) ? unpacked : bytes, source);
+}
+
+Profile read_profile(const std::filesystem::path& path, const ProfileLimit& limit) {
+  const MappedFile file(path);
+  Profile profile =
+      unpack_profile({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
+                     path.string(), limit);
   file.check_intact();
   return profile;
 }

@@ -17,7 +17,9 @@ struct ProfileLimit {
 // Reads a file of `train --profile` (chrome_trace.h), plain or gzip. Events of other programs are
 // ignored. UserError if the file is something else, is damaged or is larger than the limit.
 Profile read_profile(const std::filesystem::path& path, const ProfileLimit& limit = {});
-// `source` is named in errors.
+// The same of its bytes. `source` is named in errors.
+Profile unpack_profile(std::string_view bytes, const std::string& source,
+                       const ProfileLimit& limit);
 Profile parse_profile(std::string_view text, const std::string& source);
 
 }  // namespace kintsugi

@@ -1,7 +1,9 @@
 #include <map>
 
+#include "core/error.h"
 #include "report/profile/profile_file.h"
 #include "report/profile/profile_output.h"
+#include "report/runs/run_file.h"
 
 namespace kintsugi {
 namespace {
@@ -211,7 +213,12 @@ std::string profile_page_json(const std::filesystem::path& path) {
   const ProfileLimit limit{
       .bytes = 64 << 20,
       .remedy = "too much for a page, see kintsugi report --profile " + path.string()};
-  return profile_json(analyze(read_profile(path, limit), path.filename().string()))
+  const FileText file = read_run_file(path, limit.bytes + 1);
+  if (!file.stamp || !file.problem.empty())
+    user_error("{} {}: {}", path.string(), file.problem.empty() ? "is gone" : file.problem,
+               limit.remedy);
+  return profile_json(
+             analyze(unpack_profile(file.text, path.string(), limit), path.filename().string()))
       .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

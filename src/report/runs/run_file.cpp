@@ -1,5 +1,6 @@
 #include "report/runs/run_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include "core/units.h"
 
 namespace kintsugi {
+namespace fs = std::filesystem;
 namespace {
 
 FileStamp stamp_from(const struct stat& status) {
@@ -29,28 +31,96 @@ std::string kind_of_file(mode_t mode) {
                           : "is a device";
 }
 
+// The directory that holds a file, opened without following links.
+class FolderOf {
+ public:
+  explicit FolderOf(const fs::path& path) : name_(path.filename().string()) {
+    folder_ = ::open(path.is_absolute() ? "/" : ".", kFlags);
+    for (const fs::path& part : path.relative_path().parent_path()) {
+      const int inner = ::openat(folder_, part.c_str(), kFlags);
+      const int error = errno;
+      const bool is_link = inner < 0 && is_a_link(part);
+      if (folder_ >= 0) ::close(folder_);
+      folder_ = inner;
+      errno = is_link ? ELOOP : error;
+      if (folder_ < 0) return;
+    }
+  }
+  ~FolderOf() {
+    if (folder_ >= 0) ::close(folder_);
+  }
+  FolderOf(const FolderOf&) = delete;
+  FolderOf& operator=(const FolderOf&) = delete;
+
+  bool look(struct stat& status) const {
+    return folder_ >= 0 && ::fstatat(folder_, name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  }
+  int open(int flags) const {
+    return ::openat(folder_, name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | flags);
+  }
+
+ private:
+  static constexpr int kFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+  bool is_a_link(const fs::path& part) const {
+    struct stat status {};
+    return ::fstatat(folder_, part.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+           S_ISLNK(status.st_mode);
+  }
+
+  std::string name_;
+  int folder_ = -1;
+};
+
+// Empty if there is no such file.
+std::string last_problem() {
+  if (errno == ENOENT) return "";
+  return errno == ELOOP ? "is below a symbolic link" : std::strerror(errno);
+}
+
 }  // namespace
 
-std::optional<FileStamp> stamp_of(const std::filesystem::path& path) {
+std::optional<FileStamp> stamp_of(const fs::path& path) {
   struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  if (!FolderOf(path).look(status) || !S_ISREG(status.st_mode)) return {};
   return stamp_from(status);
 }
 
-RunFile::RunFile(const std::filesystem::path& path) {
+std::vector<std::string> sorted_names(const fs::path& directory) {
+  std::vector<std::string> names;
+  const int descriptor = FolderOf(directory).open(O_DIRECTORY);
+  DIR* const stream = descriptor < 0 ? nullptr : ::fdopendir(descriptor);
+  if (stream == nullptr) {
+    if (descriptor >= 0) ::close(descriptor);
+    return names;
+  }
+  while (const dirent* entry = ::readdir(stream)) names.emplace_back(entry->d_name);
+  ::closedir(stream);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path resolved(const fs::path& given) {
+  std::error_code error;
+  const fs::path path = fs::weakly_canonical(given, error);
+  return error ? given : path;
+}
+
+RunFile::RunFile(const fs::path& path) {
   struct stat status {};
+  const FolderOf folder(path);
   // Look before opening: opening a pipe unblocks its writer, and a device may act.
-  if (::lstat(path.c_str(), &status) != 0) {
-    if (errno != ENOENT) problem_ = std::strerror(errno);
+  if (!folder.look(status)) {
+    problem_ = last_problem();
     return;
   }
   if (!S_ISREG(status.st_mode)) {
     problem_ = kind_of_file(status.st_mode);
     return;
   }
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  descriptor_ = folder.open(0);
   if (descriptor_ < 0) {
-    if (errno != ENOENT) problem_ = std::strerror(errno);
+    problem_ = last_problem();
     return;
   }
   if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {

@@ -18,6 +18,13 @@ struct FileStamp {
 };
 // Of a regular file; empty for anything else, links too.
 std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
+// The names in a directory, in order; none if it is no directory.
+std::vector<std::string> sorted_names(const std::filesystem::path& directory);
+
+// Nothing here follows a link, not even one in the middle of a path: whoever may write into a
+// folder of runs could otherwise show the viewers any directory of the machine. A path that the
+// user gives may have links: resolve it first.
+std::filesystem::path resolved(const std::filesystem::path& given);
 
 // A file of a run directory, which another process may be writing and nobody vouches for. Opening
 // and reading never block: only a regular file that is no link is opened.

@@ -176,14 +176,9 @@ std::vector<std::string> read_new_log_lines(const fs::path& run, LogTail& before
 
 std::vector<std::string> profile_names(const fs::path& run) {
   std::vector<std::string> names;
-  std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(run / "profiles", error))) return names;
-  for (fs::directory_iterator entry(run / "profiles", error), end; !error && entry != end;
-       entry.increment(error))
-    if (const std::string name = entry->path().filename().string();
-        name.ends_with(".json") && stamp_of(entry->path()) && printable(name) == name)
+  for (const std::string& name : sorted_names(run / "profiles"))
+    if (name.ends_with(".json") && stamp_of(run / "profiles" / name) && printable(name) == name)
       names.push_back(name);
-  std::sort(names.begin(), names.end());
   if (names.size() > kMostProfiles) names.resize(kMostProfiles);
   return names;
 }

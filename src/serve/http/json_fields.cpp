@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "core/log.h"
+#include "core/units.h"
+
 namespace kintsugi {
 namespace {
 
@@ -54,6 +57,7 @@ JsonFields::JsonFields(Json object, std::string name)
 std::string JsonFields::name_of(const std::string& field) const { return prefix_ + field; }
 
 const nlohmann::json* JsonFields::find(const std::string& field) const {
+  known_.insert(field);
   const auto found = object_.find(field);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -105,6 +109,18 @@ void JsonFields::refuse(std::initializer_list<const char*> fields) const {
       throw HttpError(
           400, "unsupported_field",
           fmt::format("{}: is not supported by this server; leave it out", name_of(field)));
+}
+
+void JsonFields::refuse_unknown(std::initializer_list<const char*> ignored) const {
+  known_.insert(ignored.begin(), ignored.end());
+  for (const auto& [name, value] : object_.items()) {
+    if (known_.contains(name)) continue;
+    const std::string near = nearest_word(name, known_);
+    throw HttpError(
+        400, "unknown_field",
+        fmt::format("{}: is not a field of this request{}", printable(name_of(name)),
+                    near.empty() ? "; leave it out" : fmt::format("; did you mean '{}'?", near)));
+  }
 }
 
 std::vector<std::int32_t> token_ids(const nlohmann::json& list, const std::string& name) {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,8 +35,12 @@ class JsonFields {
 
   // Refuses fields that would change the result, unless they have a value that does not.
   void refuse(std::initializer_list<const char*> fields) const;
+  // Refuses fields that no function above was asked for, except `ignored`: a typo would otherwise
+  // silently give another result. To be called last.
+  void refuse_unknown(std::initializer_list<const char*> ignored = {}) const;
 
  private:
+  mutable std::set<std::string> known_;  // names that were asked for
   Json object_;
   std::string prefix_;
 };

@@ -66,9 +66,18 @@ void read_parameters(const JsonFields& fields, const RequestLimits& limits, Text
   out.stream = fields.boolean("stream").value_or(false);
   if (const Json* options = fields.find("stream_options")) {
     if (!out.stream) bad_field("stream_options", "needs stream: true");
-    out.include_usage =
-        JsonFields(*options, "stream_options").boolean("include_usage").value_or(false);
+    const JsonFields inner(*options, "stream_options");
+    out.include_usage = inner.boolean("include_usage").value_or(false);
+    inner.refuse_unknown({"include_obfuscation"});
   }
+}
+
+// Fields that clients send routinely and that cannot change the text. Others are refused.
+void refuse_unknown_fields(const JsonFields& fields) {
+  fields.refuse({"include_stop_str_in_output", "reasoning_effort", "verbosity"});
+  fields.refuse_unknown({"user", "metadata", "store", "service_tier", "safety_identifier",
+                         "prompt_cache_key", "prompt_cache_retention", "request_id", "priority",
+                         "skip_special_tokens", "spaces_between_special_tokens"});
 }
 
 // A string, a list of strings, a list of ids or a list of lists of ids.
@@ -107,6 +116,7 @@ std::string message_content(const JsonFields& message) {
     if (part.text("type") != "text")
       bad_field(part.name_of("type"), "must be text: this server reads nothing else");
     text += part.text("text").value_or("");
+    part.refuse_unknown();
   }
   return text;
 }
@@ -123,6 +133,7 @@ std::vector<ChatMessage> read_messages(const Json& list) {
     if (role != "system" && role != "user" && role != "assistant")
       bad_field(message.name_of("role"), "must be system, user or assistant");
     messages.push_back({std::move(role), message_content(message)});
+    message.refuse_unknown({"name", "refusal", "type"});
   }
   return messages;
 }
@@ -135,6 +146,11 @@ void refuse_tools(const JsonFields& fields) {
     if (inner.text("type").value_or("text") != "text")
       bad_field("response_format.type", "must be text: others are not supported");
   }
+  // Without tools these say nothing.
+  for (const char* name : {"tool_choice", "function_call"})
+    if (const Json* value = fields.find(name); value && *value != "none" && *value != "auto")
+      bad_field(name, "must be none or auto: there are no tools");
+  fields.boolean("parallel_tool_calls");
   if (const Json* value = fields.find("modalities"); value && *value != Json::array({"text"}))
     bad_field("modalities", "must be [\"text\"]");
 }
@@ -154,6 +170,7 @@ CompletionBody parse_completion_body(std::string_view body, const RequestLimits&
     bad_field("n", fmt::format("{} prompts times n are more than the {} texts of a request "
                                "(--max-batch)",
                                result.prompts.size(), limits.max_batch));
+  refuse_unknown_fields(fields);
   return result;
 }
 
@@ -170,17 +187,30 @@ ChatBody parse_chat_body(std::string_view body, const RequestLimits& limits) {
   const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
   if (top && !wanted) bad_field("top_logprobs", "needs logprobs: true");
   if (wanted) result.sampling.logprobs = top.value_or(0);
+  refuse_unknown_fields(fields);
   return result;
 }
 
 TokenizeBody parse_tokenize_body(std::string_view body) {
   const JsonFields fields(body);
-  fields.required("prompt");
-  return {*fields.text("prompt"), fields.boolean("add_special_tokens").value_or(true)};
+  TokenizeBody result;
+  if (const Json* messages = fields.find("messages")) {
+    if (fields.find("prompt") != nullptr) bad_field("messages", "cannot be given with prompt");
+    result.messages = read_messages(*messages);
+  } else {
+    fields.required("prompt");
+    result.prompt = *fields.text("prompt");
+    result.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  }
+  fields.refuse_unknown({"model"});
+  return result;
 }
 
 std::vector<std::int32_t> parse_detokenize_body(std::string_view body) {
-  return token_ids(JsonFields(body).required("tokens"), "tokens");
+  const JsonFields fields(body);
+  std::vector<std::int32_t> ids = token_ids(fields.required("tokens"), "tokens");
+  fields.refuse_unknown({"model"});
+  return ids;
 }
 
 }  // namespace kintsugi

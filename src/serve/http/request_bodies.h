@@ -42,12 +42,13 @@ struct ChatBody : TextParameters {
   std::vector<ChatMessage> messages;
 };
 struct TokenizeBody {
-  std::string prompt;
+  std::string prompt = {};
+  std::vector<ChatMessage> messages = {};  // instead of a prompt
   bool add_special_tokens = true;
 };
 
 // Each throws an HttpError that names the field. Fields of the OpenAI API that change nothing are
-// ignored; those that would change the result and are not supported are refused.
+// ignored; those that would change the result and are not supported are refused, and unknown ones.
 CompletionBody parse_completion_body(std::string_view body, const RequestLimits& limits);
 ChatBody parse_chat_body(std::string_view body, const RequestLimits& limits);
 TokenizeBody parse_tokenize_body(std::string_view body);

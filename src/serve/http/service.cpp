@@ -158,12 +158,16 @@ HttpReply HttpService::tokenizer_info() const {
 HttpReply HttpService::tokenize(const std::string& body) {
   const TokenizeBody parsed = parse_tokenize_body(body);
   std::vector<std::int32_t> ids;
-  if (parsed.add_special_tokens)
+  if (!parsed.messages.empty())
+    ids = encode_chat(parsed.messages);
+  else if (parsed.add_special_tokens)
     ids = encode(parsed.prompt, false).tokens;
   else
     take_tokenizer()->encode(parsed.prompt, ids, SpecialTokens::Honoured);
-  return json_reply(
-      {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", engine_options_.max_length}});
+  return json_reply({{"tokens", ids},
+                     {"count", ids.size()},
+                     {"max_model_len", engine_options_.max_length},
+                     {"max_tokens", options_.limits.max_tokens}});
 }
 
 HttpReply HttpService::detokenize(const std::string& body) const {

@@ -67,6 +67,7 @@ class HttpService : public HttpHandler {
   HttpReply metrics() const;
   void check_work(const TextParameters& parameters) const;  // may it be accepted?
   EncodedPrompt encode(const PromptInput& prompt, bool with_text);
+  std::vector<std::int32_t> encode_chat(const std::vector<ChatMessage>& messages);
   CallModel call_model() const;
   const Tokenizer& tokenizer() const;  // HttpError if there is none
   // A tokenizer for encoding, which no other thread uses.

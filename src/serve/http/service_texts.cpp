@@ -69,17 +69,20 @@ HttpReply HttpService::completions(const std::string& body, Exchange& exchange) 
                   parameters, echo, "cmpl-", exchange);
 }
 
+std::vector<std::int32_t> HttpService::encode_chat(const std::vector<ChatMessage>& messages) {
+  tokenizer();
+  if (options_.format == nullptr) throw HttpError(400, "no_chat_template", options_.no_chat);
+  const auto own = take_tokenizer();
+  // A message cannot end its own turn: names of special tokens in it are plain text.
+  return PromptEncoder(*own, settings_, options_.bos, config_.bos_token)
+      .encode(chat_pieces(*options_.format, messages, true), SpecialTokens::AsText);
+}
+
 HttpReply HttpService::chat(const std::string& body, Exchange& exchange) {
   ChatBody parsed = parse_chat_body(body, options_.limits);
   check_work(parsed);
-  tokenizer();
-  if (options_.format == nullptr) throw HttpError(400, "no_chat_template", options_.no_chat);
   if (!parsed.seed) parsed.seed = random_number();
-  const auto own = take_tokenizer();
-  // A message cannot end its own turn: names of special tokens in it are plain text.
-  std::vector<std::int32_t> prompt =
-      PromptEncoder(*own, settings_, options_.bos, config_.bos_token)
-          .encode(chat_pieces(*options_.format, parsed.messages, true), SpecialTokens::AsText);
+  std::vector<std::int32_t> prompt = encode_chat(parsed.messages);
   const TextParameters parameters = parsed;
   return generate(make_chat_call(call_model(), std::move(parsed), std::move(prompt)), parameters,
                   false, "chatcmpl-", exchange);

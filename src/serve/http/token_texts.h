@@ -10,12 +10,25 @@
 
 namespace kintsugi {
 
+// Counts the characters (code points) of a text that arrives in pieces, as clients see it: bytes
+// that are no UTF-8 have become U+FFFD, one for each maximal beginning of a character.
+class CharacterCount {
+ public:
+  void add(std::string_view bytes);
+  // The index of the character that the first of these bytes belongs to, if they are added next.
+  std::int64_t index_of(std::string_view bytes) const;
+
+ private:
+  std::int64_t whole_ = 0;
+  std::string begun_;  // bytes of a character that more bytes may complete
+};
+
 // The text of each token of a sequence, and where it begins.
 class TokenTexts {
  public:
   struct Entry {
     std::string bytes;
-    std::int64_t offset = 0;  // in characters (code points), of the first one that it completes
+    std::int64_t offset = 0;  // in characters (code points): that of its first byte
   };
 
   // `before`: the tokens in front, which determine how some tokenizers write the first one.
@@ -26,8 +39,7 @@ class TokenTexts {
 
  private:
   TextOutput output_;
-  std::string incomplete_;  // bytes of a character
-  std::int64_t characters_ = 0;
+  CharacterCount characters_;
 };
 
 // Text for JSON: as it is if it is UTF-8, otherwise bytes:\xe2\x82 so that nothing is lost.

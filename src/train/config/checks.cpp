@@ -23,6 +23,13 @@ constexpr std::size_t kMostSamples = 64;
 constexpr std::array<std::string_view, 8> kEvents = {
     "finished", "failed", "stopped", "diverged", "spike", "stalled", "resumed", "checkpoint"};
 
+// Error messages are in the logs of jobs, which others may read.
+std::string without_secret(std::string text, const std::string& secret) {
+  for (std::size_t at = 0; !secret.empty() && (at = text.find(secret, at)) != text.npos;)
+    text.replace(at, secret.size(), "ADDRESS");
+  return text;
+}
+
 class Checks {
  public:
   // `prefix` is that of the keys of a stage, "stages[1].".
@@ -408,7 +415,7 @@ class Checks {
     try {
       parse_http_address(*notify.webhook);
     } catch (const UserError& error) {
-      complain("run.notify.webhook", "{}", error.what());
+      complain("run.notify.webhook", "{}", without_secret(error.what(), *notify.webhook));
     }
   }
 
