@@ -168,15 +168,18 @@ struct NodeSampler::Source {
     changed.notify_all();
   }
 
-  // Adds the amounts of its levels at this time.
-  void add(double now_s, ByLevel<LevelAmount>& sums) {
+  // The samples of its levels. Each level has one source.
+  void add(ByLevel<LevelSample>& samples) {
     const std::lock_guard lock(mutex);
     const double span_s = until_s - sampled_s;
-    const double share = span_s > 0 ? std::clamp((now_s - sampled_s) / span_s, 0.0, 1.0) : 0.0;
     for (const EnergyLevel level : kEnergyLevels) {
+      if (!metered[level]) continue;
       const LevelAmount &a = at_sample[level], &b = at_end[level];
-      sums[level].joules += a.joules + share * (b.joules - a.joules);
-      sums[level].covered_s += a.covered_s + share * (b.covered_s - a.covered_s);
+      LevelAmount per_second;
+      if (span_s > 0)
+        per_second = {(b.joules - a.joules) / span_s, (b.covered_s - a.covered_s) / span_s};
+      samples[level] = {
+          .time_s = sampled_s, .amount = a, .per_second = per_second, .until_s = until_s};
     }
   }
 };
@@ -209,14 +212,20 @@ bool NodeSampler::metered(EnergyLevel level) const {
   return std::ranges::any_of(sources_, [&](const auto& one) { return one->metered[level]; });
 }
 
+NodeSampler::Look NodeSampler::look() const {
+  Look look{.now_s = steady_s()};
+  for (const auto& source : sources_) source->add(look.levels);
+  return look;
+}
+
 ByLevel<LevelAmount> NodeSampler::now() {
-  ByLevel<LevelAmount> sums;
-  const double now_s = steady_s();
-  for (const auto& source : sources_) source->add(now_s, sums);
+  const Look look = this->look();
   for (const EnergyLevel level : kEnergyLevels) {
+    const LevelSample& last = look.levels[level];
+    const LevelAmount now = last.at(look.now_s);
     LevelAmount& reported = reported_[level];
-    reported.joules = std::max(reported.joules, sums[level].joules);
-    reported.covered_s = std::max(reported.covered_s, sums[level].covered_s);
+    reported.joules = std::max(reported.joules, now.joules);
+    reported.covered_s = std::max(reported.covered_s, now.covered_s);
   }
   return reported_;
 }

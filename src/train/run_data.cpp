@@ -347,7 +347,7 @@ std::string RunData::held_out_fingerprint() const {
   return hex64(hash.digest());
 }
 
-void RunData::check_content(const std::filesystem::path& record, bool continues) const {
+void RunData::check_content(const std::filesystem::path& record, bool continues, bool write) const {
   DataStores stores;
   for (const Source& source : sources_) stores.emplace_back(source.shards);
   const auto before = continues ? read_content(record, fingerprint()) : std::nullopt;
@@ -356,8 +356,10 @@ void RunData::check_content(const std::filesystem::path& record, bool continues)
         "{} has no record of the data's content at the start of the run: only the sizes and the "
         "ends of the files were compared",
         record.string());
-  write_content(record, fingerprint(),
-                before ? kintsugi::check_content(stores, *before) : record_content(stores));
+  if (!before && !write) return;
+  const ContentRecord now =
+      before ? kintsugi::check_content(stores, *before) : record_content(stores);
+  if (write) write_content(record, fingerprint(), now);
 }
 
 std::int64_t RunData::bytes_of(std::span<const std::int32_t> targets) const {

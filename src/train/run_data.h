@@ -51,8 +51,9 @@ class RunData {
   std::string fingerprint() const;
   std::string held_out_fingerprint() const;
   // Hashes the file contents that the fingerprint leaves out (content_record.h); one rank calls it.
-  // Writes `record`. A resumed run compares with it first and throws UserError if a file changed.
-  void check_content(const std::filesystem::path& record, bool continues) const;
+  // A resumed run compares with `record` and throws UserError if a file changed. Then writes it, if
+  // `write`.
+  void check_content(const std::filesystem::path& record, bool continues, bool write = true) const;
   // The weights of the losses by label (objective.class_weights); empty: all 1.
   const std::vector<float>& class_weights() const { return class_weights_; }
   // The number of text bytes of these targets; targets without a loss are skipped.
