@@ -72,12 +72,15 @@ class NodeSampler {
   // Joules and metered time of each level since the construction, up to now. Never decreases and
   // never waits for a meter.
   ByLevel<LevelAmount> now();
-  // The last reading of each level, and the time of asking. Never waits for a meter either.
+  // The readings of each level since the last call, and the time of asking. Never waits for a meter
+  // either.
   struct Look {
     double now_s = 0;
-    ByLevel<LevelSample> levels = {};
+    ByLevel<std::vector<LevelSample>> levels = {};
   };
-  Look look() const;
+  Look look();
+  // Reads the meters now, unless they have just been read. Does not wait for it.
+  void sample_soon();
   std::vector<MeterState> states() const;
 
  private:

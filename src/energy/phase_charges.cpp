@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace kintsugi {
 namespace {
@@ -29,29 +30,28 @@ void PhaseCharges::divide(double joules, const ByPhase& seconds, RunPhase otherw
   for (std::size_t i = 0; i < kPhases; ++i) charged[i] += joules * seconds[i] / all_s;
 }
 
-void PhaseCharges::advance(RunPhase phase, double now_s, const LevelSample& last) {
-  if (!begun_) {  // what was used before belongs to the first phase
-    begun_ = true;
-    last_s_ = now_s;
-    sample_.time_s = last.time_s;
-    charged_j_[index_of(phase)] = sample_.amount.joules = last.amount.joules;
-  }
-  if (last.time_s > sample_.time_s) {
-    const double at_s = std::clamp(last.time_s, last_s_, std::max(last_s_, now_s));
-    open_s_[index_of(phase)] += at_s - last_s_;
-    last_s_ = at_s;
-    // A reading below the one before is a correction of it: the next ones make up for it.
-    const double joules = std::max(last.amount.joules, sample_.amount.joules);
-    divide(joules - sample_.amount.joules, open_s_, phase, charged_j_);
-    open_s_ = {};
-    sample_ = last;
-    sample_.amount.joules = joules;
-  }
+// Charges what was used until a reading.
+void PhaseCharges::settle(RunPhase phase, double now_s, const LevelSample& reading) {
+  if (reading.time_s <= sample_.time_s) return;
+  const double at_s = std::clamp(reading.time_s, last_s_, std::max(last_s_, now_s));
+  open_s_[index_of(phase)] += at_s - last_s_;
+  last_s_ = at_s;
+  // A reading below the one before is a correction of it: the next ones make up for it.
+  const double joules = std::max(reading.amount.joules, sample_.amount.joules);
+  divide(joules - sample_.amount.joules, open_s_, phase, charged_j_);
+  open_s_ = {};
+  sample_ = reading;
+  sample_.amount.joules = joules;
+}
+
+void PhaseCharges::advance(RunPhase phase, double now_s, std::span<const LevelSample> readings) {
+  if (!std::exchange(begun_, true)) last_s_ = now_s;
+  for (const LevelSample& reading : readings) settle(phase, now_s, reading);
   open_s_[index_of(phase)] += std::max(0.0, now_s - last_s_);
   last_s_ = std::max(last_s_, now_s);
-  const LevelAmount now = last.at(now_s);
+  const LevelAmount now = sample_.at(now_s);
   ByPhase joules = charged_j_;
-  divide(now.joules - last.amount.joules, open_s_, phase, joules);
+  divide(now.joules - sample_.amount.joules, open_s_, phase, joules);
   report(joules, now.covered_s);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "energy/energy_totals.h"
 
@@ -24,14 +25,15 @@ struct LevelSample {
 
 // Charges the energy of one level to the phases of a run.
 //
-// A phase may be much shorter than the time between two readings, and power differs between phases:
-// steps need more than waiting for a disk. So the joules between two readings are divided among the
-// phases of exactly that time, by their seconds. What a reading corrects is never charged to a
-// phase that came later.
+// Power differs between phases: steps need more than waiting for a disk. Until the next reading the
+// last power is only an expectation. The joules between two readings are divided among the phases
+// of exactly that time, by their seconds: what a reading corrects is never charged to a phase that
+// came later. Meters are therefore read when a phase ends (NodeSampler::sample_soon).
 class PhaseCharges {
  public:
-  // The rank was in `phase` since the last call, until `now_s`. `last`: the last reading by then.
-  void advance(RunPhase phase, double now_s, const LevelSample& last);
+  // The rank was in `phase` since the last call, until `now_s`. `readings`: all since then, in
+  // their order.
+  void advance(RunPhase phase, double now_s, std::span<const LevelSample> readings);
   // Up to the last call: readings, and the expectation since. No value ever decreases.
   const LevelEnergy& energy() const { return energy_; }
 
@@ -39,6 +41,7 @@ class PhaseCharges {
   static constexpr std::size_t kPhases = 4;  // of RunPhase
   using ByPhase = std::array<double, kPhases>;
 
+  void settle(RunPhase phase, double now_s, const LevelSample& reading);
   static void divide(double joules, const ByPhase& seconds, RunPhase otherwise, ByPhase& charged);
   void report(const ByPhase& joules, double covered_s);
 

@@ -205,6 +205,7 @@ void JobEnergy::find_best(Communicator& hosts) {
 RunPhase JobEnergy::enter(RunPhase phase) {
   const RunPhase before = std::exchange(phase_, phase);
   if (!sampler_) return before;
+  if (phase != before) sampler_->sample_soon();  // power may change
   const NodeSampler::Look look = sampler_->look();
   for (const EnergyLevel level : kEnergyLevels) {
     charged_[level].advance(before, look.now_s, look.levels[level]);

@@ -45,17 +45,19 @@ TEST(LogFileTest, MayBeReplacedWhileOtherThreadsLog) {
   threads.emplace_back([&] {
     while (!stop) log_message(LogLevel::Note, "to the listener");
   });
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     open_log_file(directory / (i % 2 == 0 ? "even.txt" : "odd.txt"));
     redirect_log([&heard](LogLevel, std::string_view) { ++heard; });
     if (i % 5 == 0) close_log_file();
   }
   while (heard == 0) std::this_thread::yield();
+  open_log_file(directory / "odd.txt");
+  log_to_file("the last line");
   stop = true;
   for (std::thread& thread : threads) thread.join();
   redirect_log({});
   close_log_file();
-  EXPECT_THAT(read_text_file(directory / "odd.txt"), testing::HasSubstr(" a line\n"));
+  EXPECT_THAT(read_text_file(directory / "odd.txt"), testing::HasSubstr(" the last line\n"));
 }
 
 TEST(LogFileTest, HoldsNoControlCharacters) {
