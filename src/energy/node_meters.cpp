@@ -15,7 +15,8 @@ namespace {
 // Power readings further apart say little about the time between.
 constexpr double kLongestCheck_s = 3;
 constexpr double kFirstWait_s = 0.05;
-constexpr double kLeastApart_s = 0.02;               // between two readings at ends of phases
+constexpr double kLeastApart_s =
+    0.1;  // between readings at ends of phases; many counters move as often
 constexpr std::size_t kMostUnseen = 10'000;          // a phase of an hour and more
 constexpr auto kPatience = std::chrono::seconds(2);  // with a meter that does not answer
 
