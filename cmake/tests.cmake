@@ -24,6 +24,11 @@ foreach(fake ${fakes})
   set_target_properties(${fake} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
 endforeach()
 target_compile_definitions(fake_nvml_old PRIVATE WITHOUT_ENERGY)
+# Notes calls of a program that is started with it (LD_PRELOAD).
+add_library(fake_call_log MODULE tests/fakes/call_log.cpp)
+set_target_properties(fake_call_log PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
+target_link_libraries(fake_call_log PRIVATE ${CMAKE_DL_LIBS})
+list(APPEND fakes fake_call_log)
 
 add_executable(kintsugi_tests)
 file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/*)

@@ -218,6 +218,11 @@ void Lifeline::goodbye() {
   wait_until_over(0);
 }
 
+std::optional<RankFailure> Lifeline::own_failure() {
+  const std::lock_guard lock(mutex_);
+  return own_failure_;
+}
+
 void Lifeline::set_state(State state) {
   {
     const std::lock_guard lock(mutex_);
@@ -410,7 +415,7 @@ void Lifeline::watch_peers() {
       if (stop_) return;
       state = state_;
     }
-    if (state == State::Failing) return end_job(*own_failure_);
+    if (state == State::Failing) return end_job(*own_failure());
     std::optional<RankFailure> failure = read_peers(input);
     if (!failure)
       if (const int rank = silent_peer(); rank >= 0)
@@ -446,7 +451,7 @@ void Lifeline::end_job(RankFailure failure) {
   for (Peer& peer : peers_)
     if (peer.socket) peer.socket.send(kFail, pack(failure));
   set_state(State::Over);
-  if (failure.rank != 0 || !own_failure_) callbacks_.end(failure);
+  if (failure.rank != 0 || !own_failure()) callbacks_.end(failure);
 }
 
 // ---- the other ranks
@@ -481,12 +486,7 @@ void Lifeline::watch_first() {
     if (!failure) continue;
     set_state(State::Over);
     // A rank that called fail() exits with its own exit code.
-    bool own = false;
-    {
-      const std::lock_guard lock(mutex_);
-      own = own_failure_.has_value();
-    }
-    if (!own) callbacks_.end(*failure);
+    if (!own_failure()) callbacks_.end(*failure);
     return;
   }
 }

@@ -122,6 +122,7 @@ class Lifeline {
   Blame with_node(Blame blame) const;
   std::string node_of(int rank) const;
   void set_state(State state);
+  std::optional<RankFailure> own_failure();  // what fail() was called with
   void wait_until_over(int seconds);
 
   const int rank_;
@@ -136,7 +137,7 @@ class Lifeline {
   std::vector<std::string> answers_;  // to ask_positions()
 
   std::mutex send_mutex_;  // say() is thread-safe
-  std::mutex mutex_;
+  std::mutex mutex_;       // guards the rest
   std::condition_variable changed_;
   State state_ = State::Running;
   std::optional<RankFailure> own_failure_;

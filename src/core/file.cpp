@@ -72,10 +72,11 @@ bool is_stream(const std::filesystem::path& path) {
          kind == std::filesystem::file_type::character;
 }
 
-void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+void write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                           OnDisk on_disk) {
   NewFile file(path);
   file.write(content.data(), content.size());
-  file.publish();
+  file.publish({}, on_disk);
 }
 
 void append_to_file(const std::filesystem::path& path, std::string_view text) {
@@ -285,8 +286,9 @@ void FileWriter::write(const void* data, std::size_t bytes) {
   }
 }
 
-void FileWriter::close() {
-  if (::fsync(descriptor_) != 0) failure("cannot sync {}: {}", path_.string(), reason());
+void FileWriter::close(OnDisk on_disk) {
+  if (on_disk == OnDisk::Now && ::fsync(descriptor_) != 0)
+    failure("cannot sync {}: {}", path_.string(), reason());
   if (::close(std::exchange(descriptor_, -1)) != 0)
     failure("cannot close {}: {}", path_.string(), reason());
 }

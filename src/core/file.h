@@ -18,9 +18,15 @@ std::string read_text_file(const std::filesystem::path& path);  // or a pipe, to
 // Returns whether the path can be read only once and by one process: a pipe, a socket, a terminal.
 bool is_stream(const std::filesystem::path& path);
 
+// When written data must be on the disk. Later: when the system writes it, which is enough for
+// files that are replaced every few seconds. A sync may take as long as a step while a checkpoint
+// is written to the same disk.
+enum class OnDisk : std::uint8_t { Now, Later };
+
 // Writes a temporary file next to the target, syncs and renames it: readers see the old content or
-// the new, never a partial file.
-void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+// the new, never a partial file. With OnDisk::Later that holds unless the machine crashes.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                           OnDisk on_disk = OnDisk::Now);
 
 // Appends the whole text or nothing, even if the disk is full: a partial line would make a file of
 // lines unreadable.
@@ -94,7 +100,7 @@ class FileWriter {
   FileWriter& operator=(const FileWriter&) = delete;
 
   void write(const void* data, std::size_t bytes);
-  void close();  // fsync and close; throws when either fails
+  void close(OnDisk on_disk = OnDisk::Now);  // fsync and close; throws when either fails
 
  private:
   std::filesystem::path path_;

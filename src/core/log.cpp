@@ -11,15 +11,47 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 
 #include "core/error.h"
 
 namespace kintsugi {
 namespace {
 
-std::shared_ptr<spdlog::logger>& file_logger() {
-  static std::shared_ptr<spdlog::logger> logger;
-  return logger;
+using Listener = std::function<void(LogLevel, std::string_view)>;
+
+// Where messages go. Any thread may log while another one opens a file or redirects the log, so a
+// message goes to copies of the pointers: a file or a listener that was replaced meanwhile lives on
+// until the message is written.
+class Sinks {
+ public:
+  std::shared_ptr<spdlog::logger> file() const {
+    const std::lock_guard lock(mutex_);
+    return file_;
+  }
+  std::shared_ptr<const Listener> listener() const {
+    const std::lock_guard lock(mutex_);
+    return listener_;
+  }
+  void set_file(std::shared_ptr<spdlog::logger> file) {
+    const std::lock_guard lock(mutex_);
+    file_.swap(file);
+  }
+  void set_listener(Listener listener) {
+    auto next = listener ? std::make_shared<const Listener>(std::move(listener)) : nullptr;
+    const std::lock_guard lock(mutex_);
+    listener_.swap(next);
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards both
+  std::shared_ptr<spdlog::logger> file_;
+  std::shared_ptr<const Listener> listener_;
+};
+
+Sinks& sinks() {
+  static Sinks all;
+  return all;
 }
 
 std::atomic<bool>& live_line_shown() {
@@ -27,13 +59,8 @@ std::atomic<bool>& live_line_shown() {
   return shown;
 }
 
-std::function<void(LogLevel, std::string_view)>& listener() {
-  static std::function<void(LogLevel, std::string_view)> function;
-  return function;
-}
-
-bool& live_lines_allowed() {
-  static bool allowed = true;
+std::atomic<bool>& live_lines_allowed() {
+  static std::atomic<bool> allowed = true;
   return allowed;
 }
 
@@ -126,33 +153,34 @@ std::string printable(std::string_view text) {
 int lost_output() { return first_write_error(); }
 
 void redirect_log(std::function<void(LogLevel, std::string_view)> function) {
-  listener() = std::move(function);
+  sinks().set_listener(std::move(function));
 }
 
 void open_log_file(const std::filesystem::path& path) {
   try {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
-    file_logger() = std::make_shared<spdlog::logger>("file", sink);
-    file_logger()->set_pattern("%Y-%m-%dT%H:%M:%S%z %l %v");
-    file_logger()->flush_on(spdlog::level::info);
-    file_logger()->set_error_handler([path, warned = false](const std::string& reason) mutable {
+    auto logger = std::make_shared<spdlog::logger>("file", sink);
+    logger->set_pattern("%Y-%m-%dT%H:%M:%S%z %l %v");
+    logger->flush_on(spdlog::level::info);
+    logger->set_error_handler([path, warned = false](const std::string& reason) mutable {
       if (std::exchange(warned, true)) return;
       write_all(STDERR_FILENO,
                 printable(fmt::format("warning: cannot write {}: {}\n", path.string(), reason)));
     });
+    sinks().set_file(std::move(logger));
   } catch (const spdlog::spdlog_ex& error) {
     failure("cannot open {}: {}", path.string(), error.what());
   }
 }
 
-void close_log_file() { file_logger().reset(); }
+void close_log_file() { sinks().set_file(nullptr); }
 
 void log_to_file(std::string_view message) {
-  if (const auto& logger = file_logger()) logger->info("{}", printable(message));
+  if (const auto logger = sinks().file()) logger->info("{}", printable(message));
 }
 
 void log_message(LogLevel level, std::string_view message) {
-  if (listener()) return listener()(level, message);
+  if (const auto listener = sinks().listener()) return (*listener)(level, message);
   std::string text = printable(message);
   if (level == LogLevel::Error) text = on_one_line(text);
   std::fflush(stdout);
@@ -161,7 +189,7 @@ void log_message(LogLevel level, std::string_view message) {
                        : level == LogLevel::Error ? "error: "
                                                   : "";
   write_all(level == LogLevel::Info ? STDOUT_FILENO : STDERR_FILENO, prefix + text + "\n");
-  if (const auto& logger = file_logger()) {
+  if (const auto logger = sinks().file()) {
     const auto severity = level == LogLevel::Error     ? spdlog::level::err
                           : level == LogLevel::Warning ? spdlog::level::warn
                                                        : spdlog::level::info;
@@ -171,8 +199,9 @@ void log_message(LogLevel level, std::string_view message) {
 
 bool terminal_is_live() {
   const char* terminal = std::getenv("TERM");  // "dumb" terminals cannot overwrite a line
-  return live_lines_allowed() && !listener() && isatty(STDOUT_FILENO) == 1 && terminal != nullptr &&
-         std::string_view(terminal) != "" && std::string_view(terminal) != "dumb";
+  return live_lines_allowed() && sinks().listener() == nullptr && isatty(STDOUT_FILENO) == 1 &&
+         terminal != nullptr && std::string_view(terminal) != "" &&
+         std::string_view(terminal) != "dumb";
 }
 
 void disable_live_line() { live_lines_allowed() = false; }

@@ -55,8 +55,8 @@ NewFile::~NewFile() {
   if (!published_) ::unlink(temporary_.c_str());
 }
 
-void NewFile::publish(std::string_view first_bytes) {
-  writer_.close();
+void NewFile::publish(std::string_view first_bytes, OnDisk on_disk) {
+  writer_.close(on_disk);
   if (!first_bytes.empty()) {
     OffsetWriter first(temporary_);
     first.write_at(0, first_bytes.data(), first_bytes.size());

@@ -25,7 +25,7 @@ class NewFile {
 
   void write(const void* data, std::size_t bytes) { writer_.write(data, bytes); }
   // Replaces the first bytes, which must have been written.
-  void publish(std::string_view first_bytes = {});
+  void publish(std::string_view first_bytes = {}, OnDisk on_disk = OnDisk::Now);
 
  private:
   std::filesystem::path target_;

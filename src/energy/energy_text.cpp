@@ -62,6 +62,14 @@ std::string levels_text(const EnergyReport& report) {
   return text;
 }
 
+// Of the whole node if it is known: that is the level whose meter would be enough.
+std::string why_nothing_was_measured(const EnergyReport& report) {
+  for (const EnergyLevel level :
+       {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu, EnergyLevel::Memory})
+    if (const std::string& reason = report.source(level).reason; !reason.empty()) return reason;
+  return "no meter was found";
+}
+
 std::string power_line(const EnergyReport& report) {
   std::string text;
   if (const auto watts = report.node_watts(EnergyLevel::Gpu); watts && report.gpus > 0)
@@ -177,6 +185,10 @@ std::string setting_line(const std::optional<PowerSettingEffect>& effect) {
 }  // namespace
 
 std::string to_text(const EnergyReport& report) {
+  if (report.total() == LevelJoules{})
+    return fmt::format("Energy: not measured on {}: {}\n",
+                       report.nodes == 1 ? "this node" : "all nodes",
+                       why_nothing_was_measured(report));
   const MeasuredEnergy measured = measured_energy(report);
   std::string text = title_line(report) + levels_text(report);
   if (measured.levels.empty()) return text + plan_line(report);

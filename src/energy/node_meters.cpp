@@ -15,6 +15,9 @@ namespace {
 // Power readings further apart say little about the time between.
 constexpr double kLongestCheck_s = 3;
 constexpr double kFirstWait_s = 0.05;
+constexpr double kLeastApart_s =
+    0.1;  // between readings at ends of phases; many counters move as often
+constexpr std::size_t kMostUnseen = 10'000;          // a phase of an hour and more
 constexpr auto kPatience = std::chrono::seconds(2);  // with a meter that does not answer
 
 double steady_s() {
@@ -135,10 +138,11 @@ struct NodeSampler::Source {
 
   std::mutex mutex = {};  // guards everything below
   std::condition_variable changed = {};
-  bool stop = false, ended = false;
+  bool stop = false, ended = false, soon = false;
   // The amounts at two times after the last sample: those between are on the line through them.
   double sampled_s = 0, until_s = 0;
   ByLevel<LevelAmount> at_sample = {}, at_end = {};
+  std::vector<ByLevel<LevelSample>> unseen = {};  // by look()
   std::vector<MeterState> states = {};
 
   void sample() {
@@ -153,6 +157,8 @@ struct NodeSampler::Source {
     at_sample = at;
     at_end = end;
     states = std::move(all);
+    if (unseen.size() == kMostUnseen) unseen.pop_back();
+    unseen.push_back(last());
   }
 
   // A counter shows joules and power from its second reading on, so the first ones come quickly.
@@ -160,24 +166,28 @@ struct NodeSampler::Source {
     for (double wait_s = kFirstWait_s;; wait_s = std::min(2 * wait_s, interval_s)) {
       sample();
       std::unique_lock lock(mutex);
-      changed.wait_for(lock, std::chrono::duration<double>(wait_s), [this] { return stop; });
+      changed.wait_for(lock, std::chrono::duration<double>(wait_s),
+                       [this] { return stop || soon; });
       if (stop) break;
+      soon = false;
     }
     const std::lock_guard lock(mutex);
     ended = true;
     changed.notify_all();
   }
 
-  // Adds the amounts of its levels at this time.
-  void add(double now_s, ByLevel<LevelAmount>& sums) {
-    const std::lock_guard lock(mutex);
+  // The last reading. Each level has one source.
+  ByLevel<LevelSample> last() const {
+    ByLevel<LevelSample> samples;
     const double span_s = until_s - sampled_s;
-    const double share = span_s > 0 ? std::clamp((now_s - sampled_s) / span_s, 0.0, 1.0) : 0.0;
     for (const EnergyLevel level : kEnergyLevels) {
       const LevelAmount &a = at_sample[level], &b = at_end[level];
-      sums[level].joules += a.joules + share * (b.joules - a.joules);
-      sums[level].covered_s += a.covered_s + share * (b.covered_s - a.covered_s);
+      samples[level] = {.time_s = sampled_s, .amount = a, .until_s = until_s};
+      if (span_s > 0)
+        samples[level].per_second = {(b.joules - a.joules) / span_s,
+                                     (b.covered_s - a.covered_s) / span_s};
     }
+    return samples;
   }
 };
 
@@ -209,14 +219,41 @@ bool NodeSampler::metered(EnergyLevel level) const {
   return std::ranges::any_of(sources_, [&](const auto& one) { return one->metered[level]; });
 }
 
-ByLevel<LevelAmount> NodeSampler::now() {
-  ByLevel<LevelAmount> sums;
+NodeSampler::Look NodeSampler::look() {
+  Look look;
+  for (const auto& source : sources_) {
+    const std::lock_guard lock(source->mutex);
+    for (const ByLevel<LevelSample>& reading : source->unseen)
+      for (const EnergyLevel level : kEnergyLevels)
+        if (source->metered[level]) look.levels[level].push_back(reading[level]);
+    source->unseen.clear();
+  }
+  look.now_s = steady_s();
+  return look;
+}
+
+void NodeSampler::sample_soon() {
   const double now_s = steady_s();
-  for (const auto& source : sources_) source->add(now_s, sums);
-  for (const EnergyLevel level : kEnergyLevels) {
-    LevelAmount& reported = reported_[level];
-    reported.joules = std::max(reported.joules, sums[level].joules);
-    reported.covered_s = std::max(reported.covered_s, sums[level].covered_s);
+  for (const auto& source : sources_) {
+    const std::lock_guard lock(source->mutex);
+    if (now_s - source->sampled_s < kLeastApart_s) continue;
+    source->soon = true;
+    source->changed.notify_all();
+  }
+}
+
+ByLevel<LevelAmount> NodeSampler::now() {
+  const double now_s = steady_s();
+  for (const auto& source : sources_) {
+    const std::lock_guard lock(source->mutex);
+    const ByLevel<LevelSample> last = source->last();
+    for (const EnergyLevel level : kEnergyLevels) {
+      if (!source->metered[level]) continue;
+      const LevelAmount now = last[level].at(now_s);
+      LevelAmount& reported = reported_[level];
+      reported.joules = std::max(reported.joules, now.joules);
+      reported.covered_s = std::max(reported.covered_s, now.covered_s);
+    }
   }
   return reported_;
 }

@@ -9,6 +9,7 @@
 #include "energy/energy_totals.h"
 #include "energy/find_meters.h"
 #include "energy/meter_total.h"
+#include "energy/phase_charges.h"
 
 namespace kintsugi {
 
@@ -20,11 +21,6 @@ struct MeterState {
   // counter_j. It checks the counter; 0: there are none.
   double power_j = 0, counter_j = 0;
   std::string note = {};
-};
-
-// Joules and metered time of one level.
-struct LevelAmount {
-  double joules = 0, covered_s = 0;
 };
 
 // The meters of this node that supply its energy levels. Times are of one steady clock, in seconds.
@@ -76,6 +72,15 @@ class NodeSampler {
   // Joules and metered time of each level since the construction, up to now. Never decreases and
   // never waits for a meter.
   ByLevel<LevelAmount> now();
+  // The readings of each level since the last call, and the time of asking. Never waits for a meter
+  // either.
+  struct Look {
+    double now_s = 0;
+    ByLevel<std::vector<LevelSample>> levels = {};
+  };
+  Look look();
+  // Reads the meters now, unless they have just been read. Does not wait for it.
+  void sample_soon();
   std::vector<MeterState> states() const;
 
  private:

@@ -59,8 +59,8 @@ void add_meter(const LevelMeter& meter, LevelSource& source) {
 }  // namespace
 
 void add_ledger(const Goodput& goodput, EnergyReport& report) {
-  report.steps = goodput.furthest();
-  report.tokens = static_cast<double>(goodput.furthest_tokens());
+  report.steps = goodput.trained_steps();
+  report.tokens = static_cast<double>(goodput.trained_tokens());
   for (const Attempt& attempt : goodput.attempts()) {
     report.attempts.push_back(energy_of(attempt));
     report.seconds += seconds_of(attempt);

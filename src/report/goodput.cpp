@@ -220,6 +220,7 @@ std::string to_json_line(const GoodputEvent& event) {
     json["checkpoint_s"] = event.checkpoint_s;
     json["validation_s"] = event.validation_s;
     if (event.exposed_s > 0) json["exposed_s"] = event.exposed_s;
+    if (event.save_s) json["save_s"] = *event.save_s;
   }
   add_energy(json, event.energy);
   if (event.kind == GoodputEvent::Kind::End) {
@@ -253,6 +254,7 @@ std::optional<GoodputEvent> parse_goodput_line(std::string_view line) {
                      .checkpoint_s = number_of(json, "checkpoint_s"),
                      .validation_s = number_of(json, "validation_s"),
                      .exposed_s = number_of(json, "exposed_s"),
+                     .save_s = optional_number(json, "save_s"),
                      .energy = energy_in(json),
                      .state = text_of_key(json, "state"),
                      .reason = text_of_key(json, "reason")};
@@ -315,6 +317,11 @@ GoodputAmounts Goodput::joules(EnergyLevel level) const {
   GoodputAmounts sum;
   for (const Attempt& attempt : attempts_) sum += attempt.joules[level];
   return sum;
+}
+
+std::optional<double> Goodput::joules_per_token(EnergyLevel level) const {
+  if (trained_tokens() == 0) return {};
+  return joules(level).total() / static_cast<double>(trained_tokens());
 }
 
 double Goodput::coverage(EnergyLevel level) const {
@@ -388,6 +395,8 @@ void Goodput::begin_attempt(const GoodputEvent& event) {
                   .first_step = event.step,
                   .meters = event.meters};
   if (attempts_.empty()) {
+    first_ = event.step;
+    first_tokens_ = event.tokens;
     attempt.seconds.waiting =
         std::max(0.0, event.launched_s - event.submitted_s.value_or(event.launched_s));
   } else {
@@ -434,6 +443,7 @@ void Goodput::add(const GoodputEvent& event) {
     attempt.covered_s[level] = std::max(attempt.covered_s[level], event.energy[level].covered_s);
   }
   reach(event.step, event.tokens);
+  if (event.save_s && *event.save_s >= 0) save_s_ = event.save_s;
   const double time = std::max(last_.time_s, event.time_s);
   last_ = event;
   last_.time_s = time;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -39,7 +40,8 @@ struct GoodputEvent {
 
   // Progress and End: time since Start in steps, in saves and in validations.
   double steps_s = 0, checkpoint_s = 0, validation_s = 0;
-  double exposed_s = 0;  // part of steps_s in which rank 0 waited for communication
+  double exposed_s = 0;               // part of steps_s in which rank 0 waited for communication
+  std::optional<double> save_s = {};  // from the begin of the last save until it was published
 
   EnergyTotals energy = {};  // of all nodes since the launch
 
@@ -114,7 +116,13 @@ class Goodput {
   GoodputAmounts seconds() const;
   GoodputAmounts joules(EnergyLevel level) const;
   std::int64_t furthest() const { return furthest_; }  // the highest step that was ever finished
-  std::int64_t furthest_tokens() const { return furthest_tokens_; }  // at that step
+  // Steps and tokens of this run, each counted once: without those of the runs that it continues.
+  std::int64_t trained_steps() const { return std::max(furthest_ - first_, std::int64_t{0}); }
+  std::int64_t trained_tokens() const {
+    return std::max(furthest_tokens_ - first_tokens_, std::int64_t{0});
+  }
+  std::optional<double> joules_per_token(EnergyLevel level) const;  // empty: no token was trained
+  std::optional<double> save_s() const { return save_s_; }          // how long the last save took
   // The metered part of the time of all nodes, 0 to 1.
   double coverage(EnergyLevel level) const;
 
@@ -131,6 +139,8 @@ class Goodput {
   void reach(std::int64_t step, std::int64_t tokens);
 
   std::int64_t furthest_ = 0, furthest_tokens_ = 0;
+  std::int64_t first_ = 0, first_tokens_ = 0;  // before the first attempt
+  std::optional<double> save_s_;
 };
 
 }  // namespace kintsugi

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <limits>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -57,14 +58,23 @@ std::string ending(const std::string& state, const std::string& reason, const st
   return inner.empty() ? state : fmt::format("{} ({})", state, inner);
 }
 
+// The newest record of each of the last steps: a run that was resumed or went back has done some of
+// them again.
 std::vector<ReportJson> last_records(const fs::path& file) {
   constexpr std::size_t kTail = 1 << 16;
   std::vector<ReportJson> records;
   const FileTail tail = read_tail(file, kTail);
-  for (auto line = tail.lines.rbegin(); line != tail.lines.rend(); ++line)
-    if (auto record = parse_untrusted_json(*line);
-        record && record->is_object() && records.size() < kLastSteps)
-      records.push_back(std::move(*record));
+  double later = std::numeric_limits<double>::infinity();  // the step after
+  for (auto line = tail.lines.rbegin(); line != tail.lines.rend(); ++line) {
+    if (records.size() == kLastSteps) break;
+    auto record = parse_untrusted_json(*line);
+    if (!record || !record->is_object()) continue;
+    const auto found = record->find("step");
+    const double step = found != record->end() && found->is_number() ? found->get<double>() : -1.0;
+    if (step >= later) continue;
+    later = step;
+    records.push_back(std::move(*record));
+  }
   std::reverse(records.begin(), records.end());
   return records;
 }

@@ -27,6 +27,12 @@ std::optional<double> submission_time(const std::filesystem::path& run_dir) {
   }
 }
 
+std::optional<double> last_save_time(const std::filesystem::path& run_dir) {
+  Goodput ledger;
+  ledger.add(read_goodput(run_dir / "goodput.jsonl"));
+  return ledger.save_s();
+}
+
 GoodputLog::GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
                        const std::vector<std::string>& last_records)
     : file_(run_dir / "goodput.jsonl"), clock_(std::move(clock)) {
@@ -100,6 +106,11 @@ void GoodputLog::note_save(double seconds) {
   const std::lock_guard lock(mutex_);
   current_.checkpoint_s += seconds;
   last_save_s_ = seconds;
+}
+
+void GoodputLog::note_saved(double seconds) {
+  const std::lock_guard lock(mutex_);
+  current_.save_s = seconds;
 }
 
 void GoodputLog::note_validation(double seconds) {

@@ -39,7 +39,8 @@ class GoodputLog {
   void note_step(const Step& step);
   void note_stage_end();
   void note_energy(const EnergyTotals& since_launch);  // before note_step()
-  void note_save(double seconds);
+  void note_save(double seconds);                      // the steps waited for it
+  void note_saved(double seconds);                     // from its begin until it was published
   void note_validation(double seconds);
   // The run goes back to `step`, without a restart.
   void rewind(std::int64_t step);
@@ -65,6 +66,9 @@ class GoodputLog {
   std::optional<double> last_save_s_;
   bool started_ = false, ended_ = false, lost_ = false;
 };
+
+// How long the last save of the run in this directory took, if it has recorded one.
+std::optional<double> last_save_time(const std::filesystem::path& run_dir);
 
 // The submission of the job that `kintsugi launch` describes in RUN_DIR/launch/job.json, if any.
 std::optional<double> submission_time(const std::filesystem::path& run_dir);

@@ -15,17 +15,6 @@ namespace {
 
 using EnergyJson = nlohmann::ordered_json;
 
-double& joules_in(LevelEnergy& energy, RunPhase phase) {
-  switch (phase) {
-    case RunPhase::Steps:
-      return energy.steps_j;
-    case RunPhase::Checkpoint:
-      return energy.checkpoint_j;
-    default:
-      return energy.validation_j;
-  }
-}
-
 // The first rank of each node reads its meters.
 struct NodeOfRank {
   bool reads = false;
@@ -216,12 +205,11 @@ void JobEnergy::find_best(Communicator& hosts) {
 RunPhase JobEnergy::enter(RunPhase phase) {
   const RunPhase before = std::exchange(phase_, phase);
   if (!sampler_) return before;
-  const ByLevel<LevelAmount> now = sampler_->now();
+  if (phase != before) sampler_->sample_soon();  // power may change
+  const NodeSampler::Look look = sampler_->look();
   for (const EnergyLevel level : kEnergyLevels) {
-    LevelEnergy& energy = totals_[level];
-    if (before != RunPhase::Other) joules_in(energy, before) += now[level].joules - energy.total_j;
-    energy.total_j = now[level].joules;
-    energy.covered_s = now[level].covered_s;
+    charged_[level].advance(before, look.now_s, look.levels[level]);
+    totals_[level] = charged_[level].energy();
   }
   return before;
 }

@@ -114,7 +114,8 @@ class JobEnergy {
   std::shared_ptr<PowerControl> control_;  // the same, if the power is to be set
   std::optional<PowerPolicy> policy_;
   RunPhase phase_ = RunPhase::Other;
-  EnergyTotals totals_;
+  ByLevel<PhaseCharges> charged_;
+  EnergyTotals totals_;  // of charged_
   std::int64_t nodes_ = 1, gpus_ = 0;
   std::optional<EnergyLevel> best_;
   std::vector<MeteredNode> metered_;

@@ -358,8 +358,8 @@ std::string RunData::difference_from(const PastOrder& past) const {
          "(with max_epochs or order megatron) another number of steps";
 }
 
-std::unique_ptr<ContentCheck> RunData::check_content(const std::filesystem::path& record,
-                                                     bool continues) const {
+ComparedContent RunData::compare_content(const std::filesystem::path& record,
+                                         bool continues) const {
   DataStores stores;
   for (const Source& source : sources_) stores.emplace_back(source.shards);
   std::optional<ContentRecord> before;
@@ -370,11 +370,15 @@ std::unique_ptr<ContentCheck> RunData::check_content(const std::filesystem::path
         "{} has no record of the data's content at the start of the run: only the sizes and the "
         "ends of the files were compared",
         record.string());
+  return before ? kintsugi::compare_content(stores, *before) : record_content(stores);
+}
+
+std::unique_ptr<ContentCheck> RunData::check_content(const std::filesystem::path& record,
+                                                     bool continues) const {
   const auto save = [record, own = fingerprint()](const ContentRecord& content) {
     write_content(record, own, content);
   };
-  return std::make_unique<ContentCheck>(
-      before ? compare_content(stores, *before) : record_content(stores), save);
+  return std::make_unique<ContentCheck>(compare_content(record, continues), save);
 }
 
 std::int64_t RunData::bytes_of(std::span<const std::int32_t> targets) const {

@@ -59,9 +59,11 @@ class RunData {
   std::string held_out_fingerprint() const;
   // Says what differs from an earlier order; empty if nothing does.
   std::string difference_from(const PastOrder& past) const;
-  // Compares the file contents that the fingerprint leaves out with `record` if the run continues,
-  // and writes `record`. One rank calls it. Throws UserError if a file changed. What is too much to
-  // read at once is read while the returned object exists.
+  // Compares the file contents that the fingerprint leaves out with `record` if the run continues.
+  // One rank calls it. Throws UserError if a file changed.
+  ComparedContent compare_content(const std::filesystem::path& record, bool continues) const;
+  // Compares, and writes `record`. What is too much to read at once is read while the returned
+  // object exists.
   std::unique_ptr<ContentCheck> check_content(const std::filesystem::path& record,
                                               bool continues) const;
   // The weights of the losses by label (objective.class_weights); empty: all 1.

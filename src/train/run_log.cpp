@@ -135,7 +135,8 @@ void RunLog::record(const StepRecord& r, bool saving) {
 void RunLog::write_status(const std::string& text, bool last) noexcept {
   const std::filesystem::path path = directory_ / "status.json";
   try {
-    write_file_atomically(path, text);
+    // Not synced while the run trains: the step loop would wait for the disk.
+    write_file_atomically(path, text, last ? OnDisk::Now : OnDisk::Later);
   } catch (const std::exception& error) {
     // The last status must not say that the run is still running.
     if ((last && overwrite(path, text)) || std::exchange(status_lost_, true)) return;

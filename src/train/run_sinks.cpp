@@ -201,7 +201,8 @@ std::vector<PrometheusMetric> RunSinks::prometheus_metrics(GoodputLog& log) {
 void RunSinks::write_prometheus(GoodputLog& goodput) {
   try {
     next_write_s_ = now_s_() + kPrometheusInterval_s;
-    write_file_atomically(file_, prometheus_text(prometheus_metrics(goodput)));
+    write_file_atomically(file_, prometheus_text(prometheus_metrics(goodput)),
+                          running_ ? OnDisk::Later : OnDisk::Now);
   } catch (const std::exception& error) {
     if (std::exchange(lost_, true)) return;
     log_warning("{}: the run continues, but metrics.prom is out of date", error.what());

@@ -23,7 +23,7 @@ std::optional<double> end_of_job(double launched_s, double limit_s);
 class WallTime {
  public:
   static constexpr double kExit_s = 30;             // to leave the program
-  static constexpr double kUnmeasuredSave_s = 60;   // before the first save
+  static constexpr double kUnmeasuredSave_s = 60;   // before the first save of a run
   static constexpr std::size_t kRecentSteps = 100;  // of which the longest counts
 
   WallTime() = default;  // no limit

@@ -111,6 +111,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
   sum_energy();
+  energy_recorded_ = energy_now_;
   if (is_first()) {
     check_time_left();
     log_->goodput().start(beginning());

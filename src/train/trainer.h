@@ -67,8 +67,10 @@ class Trainer {
   // Call before run(): measures the energy of the run. `energy` must outlive it.
   void meter_with(JobEnergy& energy);
   RunOutcome run(ResumeMode resume);
-  // Call instead of run(): logs sizes, layout, memory, steps and the estimated duration.
-  void preview();
+  // Call instead of run(): logs sizes, layout, memory, steps and the estimated duration. `starts`:
+  // run() would be called, so its errors and warnings about the run directory are reported too;
+  // nothing is written.
+  void preview(bool starts);
 
   const std::filesystem::path& directory() const { return directory_; }
   const RunConfig& config() const { return config_; }  // completed from the data
@@ -175,12 +177,19 @@ class Trainer {
   // the weights of model.init.
   std::string load_start(const std::optional<Start>& start);
   void note_base();  // of the adapters of a run that begins
+  // The checks and reports of a start that need no weights, for run() and preview(). state_ is that
+  // of the checkpoint.
+  void check_start(const std::optional<Start>& start, bool begins);
+  enum class Content : std::uint8_t { Check, Record };
+  void compare_with_record(const std::optional<Start>& start, bool begins, Content what);
+  void report_origin(const std::optional<Start>& start, bool begins,
+                     const std::string& weights) const;
+  void preview_start();  // on rank 0
   // Continues the stage of state_, or begins the next one.
   void enter_stage(const std::optional<Start>& start, bool begins);
   void open_loader();
   void report_start(const Start& start, bool begins) const;
-  // Logs where the weights come from, and warns if the tokenizer of that model differs.
-  void report_origin(const std::filesystem::path& model, const std::string& line) const;
+  void warn_of_other_tokenizer(const std::filesystem::path& model) const;
   void check_same_run(const Start& start) const;
   void check_same_order(const Start& start) const;
   void check_finished_stages() const;
@@ -265,6 +274,7 @@ class Trainer {
   void remove_memory_copies();
   // Saves in trainer_save.cpp. open_saves() allocates the memory for saves in the background.
   void open_saves();
+  void warn_of_waiting_saves() const;
   bool save_is_due() const;
   void save();
   double save_ended() const;  // for StepSums
@@ -285,6 +295,7 @@ class Trainer {
   void check_time_left();  // warns if the job ends before anything can be trained
   void report_stop(bool stopped);
   double eta_s() const;
+  double flops_of_later_stages() const;  // slow: it counts the parameters of each of them
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   // Of the stage.
   bool finished() const { return state_.step >= schedule_.last_step(); }
@@ -316,6 +327,7 @@ class Trainer {
   std::string divergence_;  // why the run diverged in the last step; empty: it did not
   TrainerState state_;
   TrainingFlops flops_;
+  double later_flops_ = 0;  // flops_of_later_stages(), for the ETA
   Backend::Peak peak_;
   bool peak_is_known_ = true;
   bool warned_of_outliers_ = false;  // of the activation, in fp8
@@ -342,7 +354,8 @@ class Trainer {
   Startup startup_;
   StepProfile* profile_ = nullptr;  // optional
   JobEnergy* energy_ = nullptr;     // optional
-  EnergyTotals energy_now_;         // of all ranks, up to the last step
+  EnergyTotals energy_now_;         // of all ranks, when it was last summed
+  EnergyTotals energy_recorded_;    // the same at the last record of a step
   // Whether a level was metered in the last seconds.
   struct Metered {
     Clock::time_point since = {};

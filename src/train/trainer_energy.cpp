@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "comm/exchange.h"
 #include "core/build_info.h"
@@ -95,6 +96,7 @@ void Trainer::note_energy(const EnergyTotals& now) {
 void Trainer::record_energy(const EnergyTotals& now) {
   if (energy_ == nullptr) return;
   const EnergyTotals before = energy_now_;
+  const EnergyTotals recorded = std::exchange(energy_recorded_, now);
   const double elapsed_s = seconds_since(energy_time_);
   note_energy(now);
   const auto metered = [&](EnergyLevel level) {
@@ -102,7 +104,8 @@ void Trainer::record_energy(const EnergyTotals& now) {
   };
   const auto joules = [&](EnergyLevel level) -> std::optional<double> {
     if (!metered(level)) return {};
-    return now[level].steps_j - before[level].steps_j;
+    // Since the last record, not the last sum: a save also sums, after the end of the step.
+    return now[level].steps_j - recorded[level].steps_j;
   };
   record_.energy_gpu_j = joules(EnergyLevel::Gpu);
   record_.energy_node_j = joules(EnergyLevel::Node);
@@ -219,7 +222,8 @@ void Trainer::write_energy(bool summary) {
       while (text.ends_with('\n')) text.pop_back();
       log_info("{}", text);
     }
-    write_file_atomically(directory_ / "energy.json", to_json(report));
+    write_file_atomically(directory_ / "energy.json", to_json(report),
+                          summary ? OnDisk::Now : OnDisk::Later);
     if (summary) write_codecarbon(directory_ / "emissions.csv", report);
   } catch (const std::exception& error) {
     log_warning("{}: the run continues, but its energy report is out of date", error.what());

@@ -154,9 +154,26 @@ void Trainer::note_base() {
   state_.base = text_of(host(), 0, content);
 }
 
-void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
+void Trainer::check_start(const std::optional<Start>& start, bool begins) {
+  schedule_.first_step = begins ? state_.step : state_.stage_start;
   if (start && !start->other_run) check_finished_stages();
   if (start && !begins) check_same_run(*start);
+}
+
+void Trainer::compare_with_record(const std::optional<Start>& start, bool begins, Content what) {
+  const fs::path record =
+      directory_ /
+      (config_.stage == 0 ? "data.json" : fmt::format("data-stage-{}.json", config_.stage + 1));
+  if (what == Content::Record) {
+    content_check_ = data_->check_content(record, !begins);
+    open_log_file(directory_ / "log.txt");
+  } else {
+    data_->compare_content(record, !begins);
+  }
+  if (start) report_changes(*start);
+}
+
+void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   if (start) take_over(*start);
   if (start && begins && !start->other_run && is_first()) keep_always(start->checkpoint);
   if (start && begins) {
@@ -201,16 +218,11 @@ void Trainer::open_run(ResumeMode resume) {
   }
   const bool begins = !start || begins_stage(*start, state_);
   together(host(), [&] {
-    schedule_.first_step = begins ? state_.step : state_.stage_start;
+    check_start(start, begins);
     enter_stage(start, begins);
     if (!is_first()) return;
-    content_check_ = data_->check_content(
-        directory_ / (config_.stage == 0 ? "data.json"
-                                         : fmt::format("data-stage-{}.json", config_.stage + 1)),
-        !begins);
-    open_log_file(directory_ / "log.txt");
+    compare_with_record(start, begins, Content::Record);
     write_reference_record();
-    if (start) report_changes(*start);
     if (!finished()) write_config_file(directory_ / "config.yaml", config_);
     log_ = std::make_unique<RunLog>(
         directory_, last_step(),
@@ -221,6 +233,7 @@ void Trainer::open_run(ResumeMode resume) {
   });
   find_evaluated();
   before_ = {.steps = state_.step, .samples = state_.samples};
+  later_flops_ = flops_of_later_stages();
   batches_ = config_.batches_after(before_);
   record_.step = state_.step;
   record_.tokens = state_.tokens;
@@ -239,8 +252,7 @@ void Trainer::open_run(ResumeMode resume) {
   open_memory_copies();
   log_info("run directory: {}", directory_.string());
   write_layout();
-  if (start) report_start(*start, begins);
-  if (!origin.empty()) report_origin(config_.model_init, "starting from the weights in " + origin);
+  report_origin(start, begins, origin);
   if (finished() && config_.steps_after() == 0)
     log_info("all {} steps are done: to train on, {}", state_.step,
              config_.stages.empty() ? "raise train.steps or train.tokens"
@@ -259,9 +271,38 @@ void Trainer::open_loader() {
                                                             .skipped = state_.skipped_samples});
 }
 
+// `weights` describes those of model.init.
+void Trainer::report_origin(const std::optional<Start>& start, bool begins,
+                            const std::string& weights) const {
+  if (start) report_start(*start, begins);
+  if (weights.empty()) return;
+  log_info("starting from the weights in {}", weights);
+  warn_of_other_tokenizer(config_.model_init);
+}
+
+// As open_run(), but it reads only what is not in the weights and changes nothing.
+void Trainer::preview_start() {
+  std::optional<Start> start;
+  if (const auto found = look_for_latest_checkpoint(directory_ / "checkpoints"))
+    start = Start{.checkpoint = *found};
+  else if (config_.run.from)
+    start = Start{.checkpoint = start_of_branch(config_), .other_run = true};
+  if (start) {
+    follow_checkpoint(start->checkpoint);
+    state_ = saved_state(start->checkpoint);
+  }
+  const bool begins = !start || begins_stage(*start, state_);
+  check_start(start, begins);
+  compare_with_record(start, begins, Content::Check);
+  report_origin(start, begins, start || config_.model_init.empty() ? "" : config_.model_init);
+  if (config_.train.save && config_.train.async_save && !finished() && !snapshot_plan_.fits())
+    warn_of_waiting_saves();
+  check_time_left();
+}
+
 void Trainer::report_start(const Start& start, bool begins) const {
   const std::string checkpoint = start.checkpoint.string();
-  if (is_first() && !begins)
+  if (is_first() && log_ && !begins)
     log_->events().add("resumed", state_.step, "continues from " + checkpoint);
   if (from_memory_)
     log_info("continuing from the copy in memory of step {}, after {}", state_.step, checkpoint);
@@ -270,12 +311,12 @@ void Trainer::report_start(const Start& start, bool begins) const {
   else if (!start.other_run)
     log_info("begins from {} (step {})", checkpoint, state_.step);
   else
-    report_origin(checkpoint, fmt::format("continues {} at step {}, trains {} more", checkpoint,
-                                          state_.step, schedule_.total_steps));
+    log_info("continues {} at step {}, trains {} more", checkpoint, state_.step,
+             schedule_.total_steps);
+  if (start.other_run && begins && !from_memory_) warn_of_other_tokenizer(start.checkpoint);
 }
 
-void Trainer::report_origin(const fs::path& model, const std::string& line) const {
-  log_info("{}", line);
+void Trainer::warn_of_other_tokenizer(const fs::path& model) const {
   if (!is_first()) return;
   const std::string warning = other_tokenizer(model, data_->tokenizer());
   if (!warning.empty()) log_warning("{}", warning);

@@ -84,7 +84,8 @@ void Trainer::announce() const {
 }
 
 // Before the first step only the FLOPs are known; the MFU is assumed.
-void Trainer::preview() {
+void Trainer::preview(bool starts) {
+  if (starts && is_first()) preview_start();
   peak_ = backend_.peak_flops(config_.train.precision);
   announce();
   PlanningAllocator nothing;
@@ -151,14 +152,19 @@ double Trainer::eta_s() const {
   const auto done = static_cast<double>(state_.samples - before_.samples);
   double left =
       static_cast<double>(batches_.first_sample(schedule_.last_step() + 1) - state_.samples);
-  const double flops = static_cast<double>(config_.data.sequence_length) * flops_.causal();
+  left += later_flops_ / (static_cast<double>(config_.data.sequence_length) * flops_.causal());
+  return left * step_seconds_ / std::max(done, 1.0);
+}
+
+double Trainer::flops_of_later_stages() const {
+  double flops = 0;
   for (std::size_t i = static_cast<std::size_t>(config_.stage) + 1; i < config_.stages.size();
        ++i) {
     const RunConfig& later = config_.stages[i];
-    left += later.total_tokens() *
-            training_flops_per_token(later.model, later.data.sequence_length).causal() / flops;
+    flops += later.total_tokens() *
+             training_flops_per_token(later.model, later.data.sequence_length).causal();
   }
-  return left * step_seconds_ / std::max(done, 1.0);
+  return flops;
 }
 
 std::string Trainer::progress_line() const {
@@ -199,6 +205,8 @@ void Trainer::watch_for_stops() {
     // From here on by the steady clock: setting the system's clock must not stop the run.
     const double now_s = StopRequests().now_s();
     options.wall_time = WallTime(now_s + *end - unix_time_s(), config_.run.stop_margin.seconds);
+    // Of an earlier attempt or stage, until this one has saved.
+    if (const auto save_s = last_save_time(directory_)) options.wall_time.note_save(*save_s);
   }
   stops_ = StopRequests(std::move(options));
 }
@@ -239,12 +247,14 @@ void Trainer::report(bool last) {
   const bool live_due = now - last_report_ > std::chrono::milliseconds(200);
   if (live_due || last) write_status({}, eta_s());
   if (live_due) last_report_ = now;
-  const std::string line = progress_line();
   const bool line_due = due(config_.train.log_every) || last;
+  const bool shown = terminal_is_live() && (live_due || last);
+  if (!line_due && !shown) return;
+  const std::string line = progress_line();
   if (line_due) means_.clear();
   if (terminal_is_live()) {
     if (line_due) log_to_file(line);
-    if (!live_due && !last) return;
+    if (!shown) return;
     const int filled = static_cast<int>(10 * state_.step / last_step());
     std::string bar;
     for (int i = 0; i < 10; ++i) bar += i < filled ? "━" : "╌";

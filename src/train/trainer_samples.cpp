@@ -11,9 +11,16 @@ namespace {
 
 constexpr std::size_t kLongestShown = 120;  // bytes of a sample in the log; the file has all of it
 
+// On one line; line breaks are shown as they are written in a configuration.
 std::string shown_sample(const TextSample& sample) {
-  std::string text = sample.prompt + sample.text;
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::string text;
+  for (const char c : sample.prompt + sample.text)
+    if (c == '\n')
+      text += "\\n";
+    else if (c == '\r')
+      text += "\\r";
+    else
+      text += c;
   if (text.size() <= kLongestShown) return text;
   text.resize(kLongestShown);
   text.resize(complete_characters(text));

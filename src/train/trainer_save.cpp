@@ -39,13 +39,16 @@ void Trainer::open_saves() {
   sum_over_ranks(std::span(&missing, 1));
   if (missing == 0) return;
   saver_.reset();
-  if (is_first())
-    log_warning(
-        "training stops during saves: to save in the background (train.async_save), {} needs {} of "
-        "host memory for a copy of its state, and {} is free",
-        groups_->ranks() > 1 ? "each rank" : "the run",
-        format_bytes(static_cast<double>(snapshot_plan_.bytes)),
-        format_bytes(static_cast<double>(snapshot_plan_.available)));
+  if (is_first()) warn_of_waiting_saves();
+}
+
+void Trainer::warn_of_waiting_saves() const {
+  log_warning(
+      "training stops during saves: to save in the background (train.async_save), {} needs {} of "
+      "host memory for a copy of its state, and {} is free",
+      groups_->ranks() > 1 ? "each rank" : "the run",
+      format_bytes(static_cast<double>(snapshot_plan_.bytes)),
+      format_bytes(static_cast<double>(snapshot_plan_.available)));
 }
 
 bool Trainer::save_is_due() const {
@@ -163,6 +166,7 @@ void Trainer::note_saved(const SaveResult& result) {
     started_elsewhere_ = false;
   }
   if (!is_first()) return;
+  log_->goodput().note_saved(result.duration_s);
   ancestors_ = ancestors_after(result.model);
   log_info("saved {} in {}; training waited {}", last_checkpoint_,
            format_duration(result.duration_s), format_duration(save_times_.stall_s));

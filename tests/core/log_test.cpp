@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "core/file.h"
 #include "support/temporary_directory.h"
 
@@ -25,6 +29,35 @@ TEST(PrintableTest, EscapesControlCharacters) {
             "\\xe6\\xbc"
             "a");
   EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
+}
+
+// A rank logs from several threads while its run opens and closes log.txt.
+TEST(LogFileTest, MayBeReplacedWhileOtherThreadsLog) {
+  const TemporaryDirectory directory;
+  std::atomic<bool> stop = false;
+  std::atomic<int> heard = 0;
+  redirect_log([&heard](LogLevel, std::string_view) { ++heard; });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i)
+    threads.emplace_back([&] {
+      while (!stop) log_to_file("a line");
+    });
+  threads.emplace_back([&] {
+    while (!stop) log_message(LogLevel::Note, "to the listener");
+  });
+  for (int i = 0; i < 5000; ++i) {
+    open_log_file(directory / (i % 2 == 0 ? "even.txt" : "odd.txt"));
+    redirect_log([&heard](LogLevel, std::string_view) { ++heard; });
+    if (i % 5 == 0) close_log_file();
+  }
+  while (heard == 0) std::this_thread::yield();
+  open_log_file(directory / "odd.txt");
+  log_to_file("the last line");
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  redirect_log({});
+  close_log_file();
+  EXPECT_THAT(read_text_file(directory / "odd.txt"), testing::HasSubstr(" the last line\n"));
 }
 
 TEST(LogFileTest, HoldsNoControlCharacters) {

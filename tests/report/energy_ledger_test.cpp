@@ -134,7 +134,7 @@ TEST(EnergyLedger, CountsTheTokensOfTheFurthestStep) {
   Goodput goodput;
   goodput.add(events);
   EXPECT_EQ(goodput.furthest(), 35);
-  EXPECT_EQ(goodput.furthest_tokens(), 350);
+  EXPECT_EQ(goodput.trained_tokens(), 350);
 }
 
 // The levels that stand for a run: whole nodes only if they are metered most of the time.

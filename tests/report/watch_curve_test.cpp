@@ -60,7 +60,8 @@ TEST(WatchCurve, DrawsNothingWithoutPointsOrRoom) {
 
 TEST(WatchCurve, OnePointIsInTheMiddle) {
   const auto lines = plot({{{{5, 2}}}}, 17, 2);
-  EXPECT_EQ(lines[0], "       2     ⠄");  // x: dot 8 is the left one of cell 4; y: dot 2 of 0 to 3
+  EXPECT_EQ(lines[0], "       2     ●");  // x: dot 8 is the left one of cell 4
+  EXPECT_EQ(lines[1], "          step 5") << "below it, once";
 }
 
 TEST(WatchCurve, SparklineHasEightHeights) {

@@ -40,15 +40,14 @@ FrameOptions frame_options() {
   return {.columns = size.columns, .rows = size.rows, .colours = wants_colours()};
 }
 
-std::vector<WatchedRun> runs_of_frame(RunWatch& watch, const FrameOptions& options) {
-  std::vector<WatchedRun> runs = watch.look();
+void read_panels(RunWatch& watch, std::vector<WatchedRun>& runs, const FrameOptions& options) {
   for (const std::size_t i : runs_with_panel(runs.size(), options)) watch.read_details(runs[i]);
-  return runs;
 }
 
 void print_frame(RunWatch& watch, const std::vector<std::string>& folders) {
   const FrameOptions options = frame_options();
-  const std::vector<WatchedRun> runs = runs_of_frame(watch, options);
+  std::vector<WatchedRun> runs = watch.look();
+  read_panels(watch, runs, options);
   if (runs.empty())
     user_error("there is no run in {}; give run directories (run.dir) or folders of them",
                folders.front());
@@ -121,16 +120,31 @@ class LiveView {
   FrameOptions options() const {
     FrameOptions options = frame_options();
     options.rows = std::max(options.rows - 1, 1);
-    options.chosen = chosen_;
     options.logarithmic = logarithmic_;
     return options;
   }
-  void look() { runs_ = runs_of_frame(watch_, options()); }
+  FrameOptions options(const std::vector<WatchedRun>& runs) const {
+    FrameOptions options = this->options();
+    options.chosen = chosen_in(runs);
+    return options;
+  }
+  // By its name: runs change their places when they end.
+  std::size_t chosen_in(const std::vector<WatchedRun>& runs) const {
+    const auto found = std::find_if(runs.begin(), runs.end(), [this](const WatchedRun& run) {
+      return run.summary.id == chosen_;
+    });
+    return found == runs.end() ? 0 : static_cast<std::size_t>(found - runs.begin());
+  }
+  void look() {
+    runs_ = watch_.look();
+    read_panels(watch_, runs_, options(runs_));
+  }
   void choose(std::size_t further) {
-    if (!runs_.empty()) chosen_ = (chosen_ + further) % runs_.size();
+    if (runs_.empty()) return;
+    chosen_ = runs_[(chosen_in(runs_) + further) % runs_.size()].summary.id;
   }
   void draw() {
-    std::vector<std::string> lines = watch_frame(runs_, options());
+    std::vector<std::string> lines = watch_frame(runs_, options(runs_));
     std::string keys = "q quit   l logarithmic axes";
     if (runs_.size() > 1) keys += "   tab or arrows: next run";
     lines.push_back(keys.substr(0, static_cast<std::size_t>(options().columns)));
@@ -141,7 +155,7 @@ class LiveView {
   double every_s_;
   TerminalScreen screen_;
   std::vector<WatchedRun> runs_;
-  std::size_t chosen_ = 0;
+  std::string chosen_;  // RunSummary::id; empty: the first one
   bool logarithmic_ = false;
 };
 

@@ -282,7 +282,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     run.emplace(*backend, *config, first, groups_of, startup, [&](Trainer& trainer) {
       add_data_facts(trainer, facts);
       if (energy) trainer.meter_with(*energy);
-      if (arguments.check) trainer.preview();
+      if (arguments.check) trainer.preview(trainer.config().stage == first);
     });
   });
   compare(facts, run->trainer().startup());
@@ -365,7 +365,9 @@ void add_train_command(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "never"}))
       ->capture_default_str();
   add_profile_option(*command, *arguments);
-  command->add_flag("--check", arguments->check, "Check configuration, data and memory, then stop");
+  command->add_flag(
+      "--check", arguments->check,
+      "Check configuration, data, memory and run directory as a start does, then stop");
   CLI::Option* dry = command->add_flag("--dry-run", arguments->dry_run,
                                        "Predict whether the run fits a machine and how long it "
                                        "takes there; train nothing");

@@ -22,11 +22,18 @@ class MpiCommunicator : public Communicator {
         thread_(thread),
         group_(std::move(group)),
         sent_(static_cast<std::size_t>(group_.size)),
-        received_(sent_) {}
+        received_(sent_),
+        exceptions_(std::uncaught_exceptions()) {}
 
   ~MpiCommunicator() override {
     // The tensors of pending calls may be freed next, while peers still write to them.
     if (!pending_.empty()) thread_.freeze();
+    // After a failure peers may never free theirs, and some MPIs wait for them.
+    if (std::uncaught_exceptions() > exceptions_) return;
+    try {
+      thread_.run([this] { MPI_Comm_free(&group_.comm); });
+    } catch (const Failure&) {  // the progress thread is frozen
+    }
   }
 
   const std::string& name() const override { return name_; }
@@ -110,6 +117,7 @@ class MpiCommunicator : public Communicator {
   std::map<std::int64_t, std::shared_ptr<Operation>> pending_;
   std::int64_t collectives_ = 0;               // number of calls
   std::vector<std::int64_t> sent_, received_;  // number of messages, by peer
+  int exceptions_;                             // in flight when it was made
 };
 
 class MpiWorld : public World {
@@ -147,6 +155,7 @@ class MpiWorld : public World {
       check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, key, &group.comm), "MPI_Comm_split");
       MPI_Comm_rank(group.comm, &group.rank);
       MPI_Comm_size(group.comm, &group.size);
+      if (group.size == 1) MPI_Comm_free(&group.comm);
     });
     const std::string id = fmt::format("{}#{}.{}", name, ++splits_, color);
     if (group.size == 1) return std::make_unique<LocalCommunicator>(name);

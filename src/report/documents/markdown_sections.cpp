@@ -13,6 +13,12 @@ namespace {
 
 using SectionJson = nlohmann::ordered_json;
 
+bool is_metered(const SectionJson& levels) {
+  return std::any_of(levels.begin(), levels.end(), [](const SectionJson& level) {
+    return number_at(level, "joules").has_value();
+  });
+}
+
 std::string cell_of(float value) {
   return std::isnan(value) ? "–" : std::isinf(value) ? "not finite" : fmt::format("{:.4f}", value);
 }
@@ -131,6 +137,11 @@ std::string energy_section(const std::vector<DocumentRun>& runs) {
     footprints += footprint_line(run);
     const SectionJson& levels = json_at(json_at(run.view, "energy"), "levels");
     if (!levels.is_object()) continue;
+    if (!is_metered(levels)) {  // one line says it
+      table.rows.push_back({markdown_text(run.name), "–", "not measured", "–", "–", "–", "–",
+                            markdown_text(text_at(json_at(levels, "node"), "reason"))});
+      continue;
+    }
     for (const auto& [name, level] : levels.items()) {
       const auto joules = number_at(level, "joules");
       std::string source = text_at(level, "source");

@@ -38,6 +38,9 @@ const Curve = (() => {
     if (at === x.length || value - x[at - 1] <= x[at] - value) return at - 1;
     return at;
   }
+  // Whether a point has no neighbour that a line could lead to.
+  const alone = (y, i) => y[i] !== null && (i === 0 || y[i - 1] === null) &&
+      (i + 1 === y.length || y[i + 1] === null);
   // The points of [from, to] and one neighbour on each side, as [begin, end).
   function within(x, from, to) {
     return [Math.max(0, lowerBound(x, from) - 1), Math.min(x.length, lowerBound(x, to) + 1)];
@@ -62,5 +65,5 @@ const Curve = (() => {
       }
     }
   }
-  return {append, around, lowerBound, nearest, smooth, within};
+  return {alone, append, around, lowerBound, nearest, smooth, within};
 })();

@@ -3,6 +3,7 @@
 // Draws curves on a canvas. A curve is {x, y, smooth, low, high, colour, dash, marks, visible}.
 const ChartDrawing = (() => {
   const kMargin = {left: 30, right: 10, top: 8, bottom: 20};
+  const kDot = 2.4;  // radius of a marked point
   const kFont = '11px system-ui, sans-serif';
 
   // The area of the curves. The labels of the y axis need their width at its left.
@@ -80,7 +81,14 @@ const ChartDrawing = (() => {
     }
   }
 
-  function drawAxes(context, {area, x: scaleX, y: scaleY, axisY}, formatX) {
+  // There is no half step.
+  function marksX(scaleX, width, whole) {
+    const marks = Scale.marks(scaleX, Math.max(2, width / 84));
+    const kept = whole ? marks.filter((mark) => Math.abs(mark - Math.round(mark)) < 1e-6) : marks;
+    return kept.length ? kept : marks;
+  }
+  // formatX: the texts of the x axis; nameX: what it shows, if the texts do not say it.
+  function drawAxes(context, {area, x: scaleX, y: scaleY, axisY}, formatX, nameX) {
     context.font = kFont;
     context.fillStyle = Theme.colour('soft');
     context.strokeStyle = Theme.colour('grid');
@@ -93,17 +101,20 @@ const ChartDrawing = (() => {
       context.fillText(axisY.labels[i], area.left - 6, y);
     });
     context.textBaseline = 'top';
+    if (nameX) context.fillText(nameX, area.left - 6, area.bottom + 8);
     context.textAlign = 'center';
     let free = -Infinity;  // labels must not overlap
-    const marks = Scale.marks(scaleX, Math.max(2, (area.right - area.left) / 84));
+    const marks = marksX(scaleX, area.right - area.left, nameX === 'step');
     const labels = Scale.labels(marks, formatX);
     marks.forEach((mark, i) => {
       const x = Math.round(scaleX.pixel(mark)) + 0.5;
       line(context, x, area.top, x, area.bottom);
       const half = context.measureText(labels[i]).width / 2;
-      if (x - half < free || x + half > area.right + kMargin.right) return;
-      context.fillText(labels[i], x, area.bottom + 5);
-      free = x + half + 8;
+      // At the ends a label is moved inwards.
+      const center = Math.min(Math.max(x, area.left - 2 + half), area.right + kMargin.right - half);
+      if (center - half < free) return;
+      context.fillText(labels[i], center, area.bottom + 8);
+      free = center + half + 8;
     });
   }
   function line(context, x0, y0, x1, y1) {
@@ -163,11 +174,10 @@ const ChartDrawing = (() => {
     context.fill();
     context.globalAlpha = 1;
   }
-  // Few points (validations, evaluations) are marked; values that are no numbers get a tick at the
-  // bottom.
+  // Few points (validations, evaluations) and single ones are marked; values that are no numbers get
+  // a tick at the bottom.
   function drawMarks(context, curve, begin, end, scaleX, scaleY, area) {
     context.fillStyle = curve.colour;
-    const dots = curve.marks || end - begin === 1;
     for (let i = begin; i < end; ++i) {
       if (scaleX.logarithmic && curve.x[i] <= 0) continue;
       const x = scaleX.pixel(curve.x[i]);
@@ -175,9 +185,9 @@ const ChartDrawing = (() => {
         context.fillStyle = Theme.colour('bad');
         context.fillRect(x - 1, area.bottom - 7, 2, 7);
         context.fillStyle = curve.colour;
-      } else if (dots && end - begin < 400) {
+      } else if ((curve.marks && end - begin < 400) || Curve.alone(curve.smooth, i)) {
         context.beginPath();
-        context.arc(x, scaleY.pixel(curve.smooth[i]), 2.4, 0, 2 * Math.PI);
+        context.arc(x, scaleY.pixel(curve.smooth[i]), kDot, 0, 2 * Math.PI);
         context.fill();
       }
     }
@@ -186,7 +196,10 @@ const ChartDrawing = (() => {
   function drawCurves(context, area, curves, scaleX, scaleY) {
     context.save();
     context.beginPath();
-    context.rect(area.left, area.top, area.right - area.left, area.bottom - area.top);
+    // A point at the edge is a whole one.
+    context.rect(
+        area.left - kDot, area.top - kDot, area.right - area.left + 2 * kDot,
+        area.bottom - area.top + 2 * kDot);
     context.clip();
     context.lineJoin = 'round';
     // The main run is the first one: drawn last, on top.

@@ -1,5 +1,7 @@
 'use strict';
 
+const kNearPixels = 8;  // from the crosshair
+
 // A panel with curves over a shared x axis. `shared` has the view and is told of zooms and of the
 // pointer: {view: {axis, logX, zoom}, hover: x or null, onHover(chart, x), onZoom(range or null),
 // onLog(id, on)}.
@@ -110,7 +112,7 @@ class Chart {
       return;
     }
     const {area, x, y} = this.scale;
-    ChartDrawing.drawAxes(context, this.scale, this.shared.formatX);
+    ChartDrawing.drawAxes(context, this.scale, this.shared.formatX, this.shared.nameX());
     ChartDrawing.drawCurves(context, area, curves, x, y);
     ChartDrawing.drawEvents(context, area, this.events, x);
   }
@@ -147,17 +149,45 @@ class Chart {
     context.globalAlpha = 1;
   }
 
-  // The point of each visible curve nearest to x.
+  // The points of the visible curves at x, or so near that one cannot point between them. Curves
+  // with few points, or that ended earlier, may have none there.
   valuesAt(x) {
     return this.visibleCurves()
-        .map((curve) => ({curve, index: Curve.nearest(curve.x, x)}))
+        .map((curve) => ({curve, index: this.indexAt(curve, x)}))
         .filter(({index}) => index >= 0);
+  }
+  indexAt(curve, x) {
+    const index = Curve.nearest(curve.x, x);
+    return index >= 0 && this.distance(curve.x[index], x) <= kNearPixels ? index : -1;
+  }
+  distance(a, b) {
+    return Math.abs(this.scale.x.pixel(a) - this.scale.x.pixel(b));
+  }
+  // The place of the nearest point; x itself where no curve is.
+  snapped(x) {
+    let best = x, least = Infinity;
+    for (const curve of this.visibleCurves()) {
+      const index = Curve.nearest(curve.x, x);
+      if (index < 0) continue;
+      const distance = this.distance(curve.x[index], x);
+      const outside = x < curve.x[0] || x > curve.x[curve.x.length - 1];
+      if (distance >= least || (outside && distance > kNearPixels)) continue;
+      best = curve.x[index];
+      least = distance;
+    }
+    return best;
   }
 
   // A null is a value that is not finite.
   textOf(curve, index) {
     const value = curve.smooth[index];
     return value === null ? 'nan' : this.definition.format(value);
+  }
+
+  // Where a value is, if not at x.
+  placeOf(curve, index, x) {
+    const place = this.shared.describeX(curve.x[index]);
+    return place === this.shared.describeX(x) ? '' : ` (${place})`;
   }
 
   buildLegend() {
@@ -181,8 +211,10 @@ class Chart {
   }
   updateLegend(hover) {
     for (const {curve, value} of this.legendValues || []) {
-      const index = hover === null ? curve.x.length - 1 : Curve.nearest(curve.x, hover);
-      const text = index < 0 ? '' : this.textOf(curve, index);
+      const index = hover === null ? curve.x.length - 1 : this.indexAt(curve, hover);
+      const text = index < 0 ? '' :
+          hover === null     ? this.textOf(curve, index) :
+                               this.textOf(curve, index) + this.placeOf(curve, index, hover);
       if (value.textContent !== text) value.textContent = text;
     }
   }

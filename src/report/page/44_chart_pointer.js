@@ -36,7 +36,7 @@ const ChartPointer = (() => {
     if (!chart.scale) return;
     const at = position(chart, event);
     if (chart.dragging) chart.dragging.to = at;
-    const x = chart.scale.x.value(at.x);
+    const x = chart.snapped(chart.scale.x.value(at.x));
     chart.shared.onHover(chart, x);
     Tooltip.show(event.clientX, event.clientY, content(chart, x));
   }
@@ -107,7 +107,10 @@ const ChartPointer = (() => {
     const rows = chart.valuesAt(x).map(
         ({curve, index}) => make(
             'tr', {}, make('td', {}, named(curve.colour, curve.label)),
-            make('td', {class: 'number', text: chart.textOf(curve, index)}),
+            make('td', {
+              class: 'number',
+              text: chart.textOf(curve, index) + chart.placeOf(curve, index, x)
+            }),
             make('td', {class: 'number soft', text: spread(chart, curve, index)})));
     const near =
         chart.events

@@ -26,6 +26,7 @@ class Curves {
       },
       fullRange: (logarithmic) => curves.fullRange(logarithmic),
       formatX: (value, digits) => curves.formatX(value, digits),
+      nameX: () => (curves.view.axis === 'step' ? 'step' : ''),
       describeX: (value) => curves.describeX(value),
       onHover: (chart, x) => curves.setHover(x),
       onZoom: (range) => curves.setZoom(range),

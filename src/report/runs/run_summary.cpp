@@ -192,9 +192,15 @@ void SummaryReader::read_metrics() {
     s.tokens_per_s = number_at(json, "tokens_per_s");
     if (const auto valid = number_at(json, "valid_loss")) s.valid_loss = valid;
     const std::string scope = text_in(json, "energy_scope");
-    spent_j_ = spent_per_token_ = {};
-    if (json.contains("energy_since_launch") && json["energy_since_launch"].contains(scope))
-      spent_j_ = number_at(json["energy_since_launch"][scope], "j");
+    spent_ = {};
+    spent_level_ = {};
+    spent_per_token_ = {};
+    for (const EnergyLevel level : kEnergyLevels) {
+      const std::string name(to_string(level));
+      if (scope == name) spent_level_ = level;
+      if (json.contains("energy_since_launch") && json["energy_since_launch"].contains(name))
+        spent_[level] = number_at(json["energy_since_launch"][name], "j");
+    }
     const double tokens = s.tokens_per_s.value_or(0) * number_at(json, "step_time_s").value_or(0);
     if (const auto joules = number_at(json, "energy_j"); joules && tokens > 0)
       spent_per_token_ = *joules / tokens;
@@ -228,12 +234,12 @@ void SummaryReader::read_layout() {
     node_ = json["nodes"][first].get<std::string>();
 }
 
-// Of all attempts that ended: the level that stands for the run.
+// Of all attempts up to its last save or end: the level that stands for the run.
 void SummaryReader::read_energy() {
-  earlier_j_ = earlier_per_token_ = {};
+  written_ = {};
   const std::string text = read_small(energy_);
   if (text.empty()) return;
-  const SummaryJson json = members_of(text, {"levels"});
+  const SummaryJson json = members_of(text, {"levels", "attempts"});
   if (!json.is_object()) {
     energy_.problem = "is damaged: it is not a JSON object";
     return;
@@ -244,11 +250,28 @@ void SummaryReader::read_energy() {
   for (const EnergyLevel level : kEnergyLevels)
     if (const std::string name(to_string(level)); levels.contains(name))
       coverage[level] = number_at(levels[name], "time_measured").value_or(0);
-  if (const auto level = standing_level(coverage)) {
-    const SummaryJson& one = levels[std::string(to_string(*level))];
-    earlier_j_ = number_at(one, "joules");
-    earlier_per_token_ = number_at(one, "joules_per_token");
-  }
+  const auto level = standing_level(coverage);
+  if (!level) return;
+  const std::string name(to_string(*level));
+  written_ = {.level = *level,
+              .joules = number_at(levels[name], "joules"),
+              .per_token = number_at(levels[name], "joules_per_token")};
+  if (!json.contains("attempts") || !json["attempts"].is_array() || json["attempts"].empty())
+    return;
+  written_->attempts = static_cast<double>(json["attempts"].size());
+  const SummaryJson& last = json["attempts"].back();
+  if (last.is_object() && last.contains("joules"))
+    written_->last_attempt_j = number_at(last["joules"], name.c_str()).value_or(0);
+}
+
+// While the run trains: the attempts before this one, and this one since its launch.
+std::optional<double> SummaryReader::energy_up_to_now() const {
+  const std::optional<EnergyLevel> level = written_ ? written_->level : spent_level_;
+  if (!level || !spent_[*level]) return written_ ? written_->joules : std::nullopt;
+  double earlier_j = written_ ? written_->joules.value_or(0) : 0;
+  // A file of this attempt has a part of it already.
+  if (written_ && written_->attempts == summary_.attempts) earlier_j -= written_->last_attempt_j;
+  return earlier_j + *spent_[*level];
 }
 
 void SummaryReader::judge(const Surroundings& machine) {
@@ -263,9 +286,10 @@ void SummaryReader::judge(const Surroundings& machine) {
   for (const File* file : {&status_, &metrics_})
     if (file->stamp) s.updated_s = std::max(s.updated_s.value_or(0), file->stamp->changed_s());
   const bool running = s.state == "running";
-  s.energy_j = earlier_j_;
-  s.j_per_token = earlier_per_token_;
-  if (running && spent_j_) s.energy_j = earlier_j_.value_or(0) + *spent_j_;
+  s.energy_j = running                ? energy_up_to_now()
+               : written_.has_value() ? written_->joules
+                                      : std::nullopt;
+  s.j_per_token = written_ ? written_->per_token : std::nullopt;
   if (running && spent_per_token_) s.j_per_token = spent_per_token_;
   if (!running || !s.updated_s) return;
   const double age = machine.now_s() - *s.updated_s, step = step_time_s_.value_or(0);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "energy/energy_totals.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {
@@ -69,6 +70,7 @@ class SummaryReader {
   void read_metrics();
   void read_layout();
   void read_energy();
+  std::optional<double> energy_up_to_now() const;
   void judge(const Surroundings& machine);
   std::optional<double> goodput_until_lost();
   std::string read_small(File& file);
@@ -82,8 +84,18 @@ class SummaryReader {
 
   // What the files say.
   std::string claimed_state_, claimed_reason_, node_;
-  std::optional<double> pid_, step_time_s_, spent_j_, spent_per_token_, earlier_j_,
-      earlier_per_token_, claimed_eta_s_, claimed_goodput_;
+  std::optional<double> pid_, step_time_s_, claimed_eta_s_, claimed_goodput_;
+  // Of the last record: the energy since the launch, the level of `energy_j`, and its J/token.
+  ByLevel<std::optional<double>> spent_;
+  std::optional<EnergyLevel> spent_level_;
+  std::optional<double> spent_per_token_;
+  // Of energy.json, which is older than the last record while the run trains.
+  struct WrittenEnergy {
+    EnergyLevel level = EnergyLevel::Node;  // the one that stands for the run
+    std::optional<double> joules = {}, per_token = {};
+    double attempts = 0, last_attempt_j = 0;
+  };
+  std::optional<WrittenEnergy> written_;
   std::optional<FileStamp> lost_stamp_;  // of metrics.jsonl, for which lost_goodput_ was counted
   std::optional<double> lost_goodput_;
 };

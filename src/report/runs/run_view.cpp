@@ -96,8 +96,7 @@ RunSummary with_energy(RunSummary summary, const Goodput& goodput) {
   for (const EnergyLevel level : kEnergyLevels) coverage[level] = goodput.coverage(level);
   if (const auto level = standing_level(coverage)) {
     summary.energy_j = goodput.joules(*level).total();
-    if (const auto tokens = static_cast<double>(goodput.furthest_tokens()); tokens > 0)
-      summary.j_per_token = *summary.energy_j / tokens;
+    if (const auto joules = goodput.joules_per_token(*level)) summary.j_per_token = joules;
   }
   if (!goodput.attempts().empty()) {
     summary.attempts = static_cast<double>(goodput.attempts().size());

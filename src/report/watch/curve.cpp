@@ -88,7 +88,15 @@ PlotRanges ranges_of(const std::vector<PlotLine>& lines, bool logarithmic) {
   return ranges;
 }
 
+// A point without a neighbour would be a single dot, which is easily overlooked.
+bool has_one_point(const PlotLine& line, bool logarithmic) {
+  return std::count_if(line.points.begin(), line.points.end(), [&](const auto& point) {
+           return on_axis(point.first, logarithmic) && on_axis(point.second, logarithmic);
+         }) == 1;
+}
+
 void draw_line(DotGrid& grid, const PlotLine& line, const PlotRanges& ranges, bool logarithmic) {
+  const bool marked = !line.joined || has_one_point(line, logarithmic);
   bool begun = false;
   int before_x = 0, before_y = 0;
   for (const auto& [x, y] : line.points) {
@@ -98,7 +106,7 @@ void draw_line(DotGrid& grid, const PlotLine& line, const PlotRanges& ranges, bo
       const int dot_x = static_cast<int>(std::lround(ranges.x.position(*px) * (grid.width() - 1))),
                 dot_y = static_cast<int>(
                     std::lround((1 - ranges.y.position(*py)) * (grid.height() - 1)));
-      if (!line.joined)
+      if (marked)
         grid.mark(dot_x, dot_y, line.style);
       else
         grid.line(begun ? before_x : dot_x, begun ? before_y : dot_y, dot_x, dot_y, line.style);
@@ -134,9 +142,15 @@ void draw_plot(Canvas& canvas, const CanvasArea& area, const std::vector<PlotLin
   const int bottom = inner.row + inner.rows, end = area.column + area.columns;
   const std::string first = fmt::format("{:.0f}", value_at(ranges.x.low, logarithmic)),
                     last = fmt::format("step {:.0f}", value_at(ranges.x.high, logarithmic));
-  if (display_width(first + " " + last) <= inner.columns)
-    canvas.text(bottom, inner.column, end, first, CellStyle::Dim);
-  canvas.text(bottom, std::max(area.column, end - display_width(last)), end, last, CellStyle::Dim);
+  const int width = display_width(last);
+  if (ranges.x.low == ranges.x.high) {  // below the points, in the middle
+    const int column = inner.column + (inner.columns - width) / 2;
+    canvas.text(bottom, std::max(area.column, column), end, last, CellStyle::Dim);
+  } else {
+    if (display_width(first + " " + last) <= inner.columns)
+      canvas.text(bottom, inner.column, end, first, CellStyle::Dim);
+    canvas.text(bottom, std::max(area.column, end - width), end, last, CellStyle::Dim);
+  }
   DotGrid grid(canvas, inner);
   for (const PlotLine& line : lines) draw_line(grid, line, ranges, logarithmic);
 }

@@ -194,15 +194,19 @@ class PanelWriter {
   int row_ = area_.row;
 };
 
-// The runs around the chosen one, a line for each.
+// The runs around the chosen one, a line for each. The last line also says how many do not fit.
 void draw_list(Canvas& canvas, const std::vector<WatchedRun>& runs, std::size_t chosen, int rows) {
   const auto shown = static_cast<std::size_t>(rows);
   const std::size_t first = std::min(chosen > shown / 2 ? chosen - shown / 2 : 0,
                                      runs.size() - std::min(shown, runs.size()));
   for (std::size_t i = 0; i < shown && first + i < runs.size(); ++i) {
     const WatchedRun& run = runs[first + i];
-    canvas.text(static_cast<int>(i), 0, canvas.columns(), watch_line(run),
+    const bool last = i + 1 == shown && runs.size() > shown;
+    const std::string more = last ? fmt::format("  +{} more", runs.size() - shown) : "";
+    const int end = canvas.columns() - display_width(more);
+    canvas.text(static_cast<int>(i), 0, end, watch_line(run),
                 first + i == chosen ? CellStyle::Chosen : style_of(run));
+    canvas.text(static_cast<int>(i), end, canvas.columns(), more, CellStyle::Dim);
   }
 }
 

@@ -74,6 +74,8 @@ std::vector<WatchedRun> RunWatch::look() {
     if (const auto updated_s = reader.summary().updated_s)
       runs.back().silent_s = std::max(0.0, machine_.now_s() - *updated_s);
   }
+  std::stable_partition(runs.begin(), runs.end(),
+                        [](const WatchedRun& run) { return !run.ended(); });
   return runs;
 }
 

@@ -17,7 +17,7 @@ class RunWatch {
   explicit RunWatch(const std::vector<std::filesystem::path>& folders,
                     Surroundings machine = this_machine());
 
-  // The runs as they are now: their summaries.
+  // The runs as they are now: their summaries. Those that are running come first.
   std::vector<WatchedRun> look();
   // Adds curves, times and log to a run of the last look.
   void read_details(WatchedRun& run);

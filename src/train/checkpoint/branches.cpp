@@ -175,10 +175,15 @@ fs::path named_checkpoint(const fs::path& path) {
 
 std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
   make_link_of_directory(folder);
+  return look_for_latest_checkpoint(folder);
+}
+
+std::optional<fs::path> look_for_latest_checkpoint(const fs::path& folder) {
   const std::string named = named_by_latest(folder);
-  const fs::path latest =
-      fs::is_symlink(folder / "latest") ? folder / "latest" : folder / named / ".";
-  const bool is_there = !named.empty() && fs::exists(latest / "checksums.json");
+  const bool is_file = fs::is_regular_file(fs::symlink_status(folder / "latest"));
+  const fs::path latest = is_file ? folder / named / "." : folder / "latest";
+  const bool is_there =
+      (!named.empty() || fs::is_directory(latest)) && fs::exists(latest / "checksums.json");
   const std::vector<CheckpointPaths> all = list_checkpoints(folder);
   std::vector<CheckpointPaths> whole;
   for (const CheckpointPaths& one : all) {

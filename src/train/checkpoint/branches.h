@@ -20,12 +20,16 @@ namespace kintsugi {
 // `latest` that was copied as a directory is replaced by a link.
 std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& folder);
 
+// The same with its warnings and errors, but without changing anything.
+std::optional<std::filesystem::path> look_for_latest_checkpoint(
+    const std::filesystem::path& folder);
+
 // Sets a damaged checkpoint of the run aside and points `latest` to the newest of its branch that
 // is left, whose name it returns. If none is left, changes nothing and throws UserError. `damage`
 // describes what is damaged.
 std::string fall_back(const CheckpointPaths& damaged, const std::string& damage);
 
-// The same as find_latest_checkpoint() without changing or logging anything.
+// The same checkpoint without changing or logging anything; nothing if none can be resumed.
 std::optional<std::filesystem::path> peek_latest_checkpoint(const std::filesystem::path& folder);
 // The checkpoints that the run may continue from: that one first, then those it would fall back to.
 std::vector<std::filesystem::path> peek_checkpoints(const std::filesystem::path& folder);

@@ -50,7 +50,7 @@ void RunFiles::write_ranks(std::int64_t step, const std::vector<double>& seconds
     RecordJson json = {{"step", step}, {"seconds", RecordJson::array()}};
     // Microseconds are enough, and keep the file of ten thousand ranks short.
     for (const double one : seconds) json["seconds"].push_back(std::round(one * 1e6) / 1e6);
-    write_file_atomically(directory_ / "ranks.json", record_line(json));
+    write_file_atomically(directory_ / "ranks.json", record_line(json), OnDisk::Later);
   });
 }
 
