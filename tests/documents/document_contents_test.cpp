@@ -1,5 +1,6 @@
 // What README.md and docs/*.md say without being run: their marks and the options that they name.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <regex>
 #include <set>
@@ -12,6 +13,8 @@
 
 namespace kintsugi {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct MarkRule {
   bool text, commands, output;  // what the mark needs: a text of its own, and in its block
@@ -58,7 +61,7 @@ std::string misuse(const BlockMark& mark, const CodeBlock& block) {
 
 TEST(Documents, EveryBlockAndMarkSaysWhatItIs) {
   for (const std::string& name : markdown_documents()) {
-    const MarkdownDocument document = markdown_document(name);
+    const MarkdownDocument& document = markdown_document(name);
     for (const std::string& mistake : document.mistakes) ADD_FAILURE() << name << ", " << mistake;
     for (const CodeBlock& block : document.blocks)
       for (const BlockMark& mark : block.marks)
@@ -75,6 +78,58 @@ TEST(Documents, MisusedMarksAreFound) {
     const CodeBlock block = parse_markdown(text).blocks.at(0);
     EXPECT_NE(misuse(block.marks.at(0), block), "") << text;
   }
+}
+
+TEST(Documents, LinksLeadSomewhere) {
+  int seen = 0;
+  for (const std::string& name : markdown_documents())
+    for (const std::string& link : markdown_document(name).links) {
+      if (link.starts_with("http")) continue;
+      ++seen;
+      const std::string file = link.substr(0, link.find('#'));
+      const fs::path target =
+          file.empty() ? fs::path(name) : (fs::path(name).parent_path() / file).lexically_normal();
+      EXPECT_TRUE(fs::exists(source_directory() / target)) << name << ": " << link;
+      if (link.find('#') == std::string::npos) continue;
+      EXPECT_TRUE(
+          markdown_document(target.string()).anchors.contains(link.substr(link.find('#') + 1)))
+          << name << ": " << link;
+    }
+  EXPECT_GT(seen, 100);
+}
+
+// `tests/data`, but not `src/model/families/NAME.cpp`.
+TEST(Documents, FilesExist) {
+  static const std::regex path(
+      "(src|tests|scripts|examples|bench|cmake|machines|container|docs)/[a-z0-9_./-]+");
+  int seen = 0;
+  for (const std::string& name : markdown_documents())
+    for (const std::string& span : markdown_document(name).code_spans) {
+      if (!std::regex_match(span, path)) continue;
+      ++seen;
+      EXPECT_TRUE(fs::exists(source_directory() / fs::path(span))) << name << ": " << span;
+    }
+  EXPECT_GT(seen, 50);
+}
+
+TEST(Documents, TargetsOfMakeExist) {
+  static const std::regex call("^make ([a-z-]+)");
+  const std::string makefile = "\n" + content_of(source_directory() + "/Makefile");
+  int seen = 0;
+  for (const std::string& name : markdown_documents()) {
+    const MarkdownDocument& document = markdown_document(name);
+    std::vector<std::string> texts = document.code_spans;
+    for (const CodeBlock& block : document.blocks)
+      for (const ShownCommand& command : block.commands()) texts.push_back(command.text);
+    for (const std::string& text : texts) {
+      std::smatch match;
+      if (!std::regex_search(text, match, call)) continue;
+      ++seen;
+      EXPECT_THAT(makefile, testing::HasSubstr("\n" + match[1].str() + ":"))
+          << name << ": " << text;
+    }
+  }
+  EXPECT_GT(seen, 20);
 }
 
 // Options that the documents name without a command, and that other programs have: Megatron-LM,
@@ -151,7 +206,7 @@ TEST_F(DocumentedOptions, OfCommandsExist) {
   EXPECT_EQ(unknown_in("mpirun -np 2 kintsugi data tokenize --input a --inptu b | kintsugi train"),
             " data tokenize --inptu");
   for (const std::string& name : markdown_documents()) {
-    const MarkdownDocument document = markdown_document(name);
+    const MarkdownDocument& document = markdown_document(name);
     std::vector<std::string> texts = document.code_spans;
     for (const CodeBlock& block : document.blocks)
       for (const ShownCommand& command : block.commands()) texts.push_back(command.text);

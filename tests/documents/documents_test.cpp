@@ -2,7 +2,9 @@
 // what the documents show. docs/contributing.md tells writers how blocks are marked.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 
 #include "support/markdown_document.h"
 #include "support/paths.h"
+#include "support/sanitizers.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
@@ -57,6 +60,19 @@ Outcome run_commands(const fs::path& directory, const std::string& commands) {
                                   script.string() + "' </dev/null >'" + output.string() + "' 2>&1")
                                      .c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(output)};
+}
+
+int free_port() {
+  const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  const bool bound = bind(descriptor, any, size) == 0 && getsockname(descriptor, any, &size) == 0;
+  close(descriptor);
+  if (!bound) throw std::runtime_error("no free port");
+  return ntohs(address.sin_port);
 }
 
 // Few tokens per step, so that the examples take seconds, and no threads that wait for each other
@@ -128,6 +144,8 @@ class Demo {
 class DocumentTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
+    if (kThreadSanitizer || kAddressSanitizer)
+      GTEST_SKIP() << "the commands are slow under sanitizers, and have tests of their own";
     if (std::system("command -v bible >/dev/null 2>&1") != 0)
       GTEST_SKIP() << "the text of the demo is not installed: see scripts/corpora.sh";
     Demo().copy_to(directory_.path());
@@ -192,12 +210,14 @@ class DocumentTest : public testing::TestWithParam<std::string> {
       compare(command, outcome.output, block);
   }
 
-  // Programs that need not be installed where the tests run.
-  static bool is_missing(const std::string& command) {
-    for (const std::string program : {"mpirun", "curl"})
-      if (command.starts_with(program + " "))
-        return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) != 0;
-    return false;
+  // Whether it needs a program or a library that need not be installed where the tests run.
+  bool is_missing(const std::string& command) const {
+    const auto installed = [](const std::string& program) {
+      return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
+    };
+    if (command.starts_with("mpirun ") || command.find(" --ranks ") != std::string::npos)
+      return !installed("mpirun");
+    return command.starts_with("curl ") && !installed("curl");
   }
 
   void compare(const ShownCommand& command, const std::string& output, const CodeBlock& block) {
@@ -213,38 +233,34 @@ class DocumentTest : public testing::TestWithParam<std::string> {
   // Starts the command and waits until it prints the address that it listens on.
   void start_server(const ShownCommand& command) {
     ++run_;
-    const fs::path log = directory_ / "build/server.log", pid = directory_ / "build/server.pid";
-    const std::string commands =
-        environment_of(directory_.path()) + "exec " + with_free_ports(command.text);
-    write_file(directory_ / "build/server.sh", commands);
-    const int started = std::system(("cd '" + directory_.path().string() +
-                                     "' && { timeout 60 bash build/server.sh "
-                                     "</dev/null >'" +
-                                     log.string() + "' 2>&1 & echo $! >'" + pid.string() + "'; }")
-                                        .c_str());
-    ASSERT_EQ(started, 0) << command.text;
-    servers_.push_back(std::stoi(content_of(pid)));
-    const Outcome ready =
-        run("for i in $(seq 200); do grep -q http:// build/server.log && exit 0; "
-            "sleep 0.1; done; exit 1");
-    ASSERT_EQ(ready.code, 0) << place(command.line) << command.text << "\n" << content_of(log);
+    const Outcome started = run("timeout 60 " + command.text +
+                                " > build/server.log 2>&1 &\n"
+                                "echo $! > build/server.pid\n"
+                                "until grep -q http:// build/server.log; do\n"
+                                "  kill -0 $! 2>/dev/null || exit 1\n"
+                                "  sleep 0.1\n"
+                                "done");
+    servers_.push_back(std::stoi(content_of(directory_ / "build/server.pid")));
+    const std::string log = content_of(directory_ / "build/server.log");
+    ASSERT_EQ(started.code, 0) << place(command.line) << command.text << "\n" << log;
   }
 
   // The documents use the default ports; the tests may run beside other servers.
-  std::string with_free_ports(std::string text) const {
-    for (const char* port : {"8000", "8080"})
-      text = std::regex_replace(text, std::regex("\\b" + std::string(port) + "\\b"),
-                                std::to_string(20000 + getpid() % 40000 + (port[2] == '8')));
-    return text;
+  std::string with_free_ports(std::string text) {
+    static const std::regex default_port("\\b(8000|8080)\\b");
+    if (!std::regex_search(text, default_port)) return text;
+    if (port_ == 0) port_ = free_port();
+    return std::regex_replace(text, default_port, std::to_string(port_));
   }
 
   TemporaryDirectory directory_;
   std::string exports_;  // what commands have exported, for those after them
   std::vector<pid_t> servers_;
+  int port_ = 0;
 };
 
 TEST_P(DocumentTest, DoesWhatItShows) {
-  const MarkdownDocument document = markdown_document(GetParam());
+  const MarkdownDocument& document = markdown_document(GetParam());
   write_files(document);
   for (const CodeBlock& block : document.blocks) run_block(block);
   std::printf("%s: %d commands run, %d not run\n", GetParam().c_str(), run_, left_out_);

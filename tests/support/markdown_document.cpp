@@ -1,7 +1,9 @@
 #include "support/markdown_document.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <map>
 #include <regex>
 #include <sstream>
 
@@ -97,10 +99,24 @@ class Parser {
   void read_text() {
     const std::string& line = lines_[next_];
     if (!trimmed(line).empty()) refuse_marks();
-    static const std::regex span("`([^`]+)`");
+    static const std::regex span("`([^`]+)`"), link("\\]\\(([^)\\s]+)\\)");
     for (std::sregex_iterator match(line.begin(), line.end(), span), end; match != end; ++match)
       document_.code_spans.push_back((*match)[1].str());
+    for (std::sregex_iterator match(line.begin(), line.end(), link), end; match != end; ++match)
+      document_.links.push_back((*match)[1].str());
+    if (line.starts_with("#")) document_.anchors.insert(anchor_of(line));
     ++next_;
+  }
+
+  // As GitHub makes it: lower case, hyphens for spaces, no punctuation.
+  static std::string anchor_of(const std::string& heading) {
+    std::string anchor;
+    for (const char c : heading.substr(heading.find_first_not_of("# ")))
+      if (c == ' ')
+        anchor += '-';
+      else if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_')
+        anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return anchor;
   }
 
   void refuse_marks() {
@@ -222,8 +238,11 @@ std::vector<std::string> markdown_documents() {
   return names;
 }
 
-MarkdownDocument markdown_document(const std::string& name) {
-  return parse_markdown(content_of(source_directory() + "/" + name));
+const MarkdownDocument& markdown_document(const std::string& name) {
+  static std::map<std::string, MarkdownDocument> documents;
+  const auto known = documents.find(name);
+  if (known != documents.end()) return known->second;
+  return documents[name] = parse_markdown(content_of(source_directory() + "/" + name));
 }
 
 bool output_matches(const std::vector<std::string>& shown, const std::string& output,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct CodeBlock {
 struct MarkdownDocument {
   std::vector<CodeBlock> blocks;
   std::vector<std::string> code_spans;  // `inline code`, outside of the blocks
+  std::vector<std::string> links;       // "data.md#a-store" of [text](data.md#a-store)
+  std::set<std::string> anchors;        // "a-store" of the heading "A store"
   std::vector<std::string> mistakes;    // "line 12: …": what a writer has to correct
 };
 
@@ -42,7 +45,7 @@ MarkdownDocument parse_markdown(const std::string& text);
 
 // README.md and docs/*.md.
 std::vector<std::string> markdown_documents();
-MarkdownDocument markdown_document(const std::string& name);
+const MarkdownDocument& markdown_document(const std::string& name);  // read once
 
 enum class Numbers { Same, Vary };
 
