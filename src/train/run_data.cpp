@@ -349,9 +349,8 @@ std::string RunData::held_out_fingerprint() const {
 std::string RunData::difference_from(const PastOrder& past) const {
   if (past.fingerprint.empty() || past.fingerprint == fingerprint()) return "";
   if (past.seed && *past.seed != order_->seed())
-    return fmt::format(
-        "the seed of the data order (data.seed, else that of the run) was {}, now {}", *past.seed,
-        order_->seed());
+    return fmt::format("data.seed, or else the seed of the run, was {}, now {}", *past.seed,
+                       order_->seed());
   if (past.fingerprint == hex64(order_->unseeded_fingerprint())) return "";
   return "other data, weights, data.seed, data.valid_fraction, data.sequence_length, data.packing "
          "or "
