@@ -15,8 +15,8 @@ namespace {
 // Power readings further apart say little about the time between.
 constexpr double kLongestCheck_s = 3;
 constexpr double kFirstWait_s = 0.05;
-constexpr double kLeastApart_s =
-    0.1;  // between readings at ends of phases; many counters move as often
+// Between readings at ends of phases. Many counters move no more often.
+constexpr double kLeastApart_s = 0.1;
 constexpr std::size_t kMostUnseen = 10'000;          // a phase of an hour and more
 constexpr auto kPatience = std::chrono::seconds(2);  // with a meter that does not answer
 
