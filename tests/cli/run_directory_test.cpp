@@ -27,7 +27,7 @@ class RunDirectory : public ProgramTest {
                                               "steps: 30, checkpoint_every: 10, eval_every: 0",
                                               "device: cpu\nthreads: 1\n"));
   }
-  // Runs a command in the shell, in another thread.
+  // Runs a command in the shell, in another thread. A run that does not notice anything is stopped.
   std::future<int> start(const std::string& command, const std::string& output) {
     return std::async(std::launch::async, [=, this] {
       const std::string whole = fmt::format(
@@ -55,7 +55,8 @@ class RunDirectory : public ProgramTest {
 };
 
 TEST_F(RunDirectory, ASecondTrainIsToldWhoTrains) {
-  auto first = start("\"$kintsugi\" train run.yaml --set train.steps=100000", "first.txt");
+  auto first =
+      start("timeout 60 \"$kintsugi\" train run.yaml --set train.steps=100000", "first.txt");
   ASSERT_TRUE(wait_for([&] { return has_lines("run/metrics.jsonl", 3); }))
       << content_of("first.txt");
   expect_refused(run_kintsugi("train run.yaml"));
@@ -95,7 +96,8 @@ TEST_F(RunDirectory, ARefusedLaunchLeavesNothing) {
 // The run must not create its old path again, where its checkpoints would lack everything else.
 TEST_F(RunDirectory, AMovedRunEnds) {
   for (const char* command : {"train run.yaml", "launch run.yaml --local"}) {
-    auto run = start(fmt::format("\"$kintsugi\" {} --set train.steps=100000", command), "out.txt");
+    auto run = start(fmt::format("timeout 60 \"$kintsugi\" {} --set train.steps=100000", command),
+                     "out.txt");
     ASSERT_TRUE(wait_for([&] { return has_lines("run/metrics.jsonl", 12); }))
         << content_of("out.txt");
     fs::rename(directory_ / "run", directory_ / "moved");
@@ -113,7 +115,7 @@ TEST_F(RunDirectory, AMovedRunEnds) {
 }
 
 TEST_F(RunDirectory, AReplacedDirectoryIsNotWrittenTo) {
-  auto run = start("\"$kintsugi\" train run.yaml --set train.steps=100000", "out.txt");
+  auto run = start("timeout 60 \"$kintsugi\" train run.yaml --set train.steps=100000", "out.txt");
   ASSERT_TRUE(wait_for([&] { return has_lines("run/metrics.jsonl", 3); })) << content_of("out.txt");
   fs::create_directory(directory_ / "other");
   directory_.write("other/notes.txt", "of the user");
