@@ -52,7 +52,7 @@ const std::vector<FileCommand>& file_commands() {
        "--output OUT",
        "out.yaml", "machine.yaml"},
       {"report html", "report runs/a --output OUT", "out.html", "runs/a/config.yaml"},
-      {"report csv", "report runs/a --csv --output OUT", "out.txt", "runs/a/metrics.jsonl"},
+      {"report csv", "report runs/a --csv --output OUT", "table.txt", "runs/a/metrics.jsonl"},
       {"doctor", "doctor --seconds 0.1 --device cpu --threads 1 --machine machine.yaml --json OUT",
        "out.json", "machine.yaml"},
       {"train --profile", "train run.yaml --set run.dir=trained --profile steps=2,file=OUT",
