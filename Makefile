@@ -52,20 +52,15 @@ test: packages
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
-# All tests with the address and undefined-behaviour sanitizers, then with the thread sanitizer. One process each, because an
-# instrumented process takes a second to start. The thread sanitizer skips tests that limit the process, and ignores what it
-# finds inside Open MPI (scripts/thread_sanitizer.supp).
-# Tests under mpirun are not checked for leaks: Open MPI unloads its plugins first, so their leaks have no name to suppress.
-MPIRUN_TESTS := *OnRanks*:RanksAgree*:PlanTune*
+# The tests with the address and undefined-behaviour sanitizers, then with the thread sanitizer (tests/sanitizers/ lists what is
+# left out). FILTER='Suite.*' runs only these tests.
 sanitize: packages
 	$(call configure,build-asan,-DKINTSUGI_SANITIZE=address -DKINTSUGI_TESTS=ON)
-	@cmake --build build-asan -j $(JOBS)
-	@LSAN_OPTIONS="$$LSAN_OPTIONS suppressions=$(CURDIR)/scripts/leak_sanitizer.supp print_suppressions=0" \
-	  build-asan/kintsugi_tests --gtest_brief=1 --gtest_filter='-$(MPIRUN_TESTS)'
-	@ASAN_OPTIONS="$$ASAN_OPTIONS detect_leaks=0" build-asan/kintsugi_tests --gtest_brief=1 --gtest_filter='$(MPIRUN_TESTS)'
+	@cmake --build build-asan -j $(JOBS) --target kintsugi kintsugi_tests
+	@FILTER='$(FILTER)' scripts/sanitize.sh build-asan address $(JOBS)
 	$(call configure,build-tsan,-DKINTSUGI_SANITIZE=thread -DKINTSUGI_TESTS=ON)
-	@cmake --build build-tsan -j $(JOBS)
-	@TSAN_OPTIONS="$$TSAN_OPTIONS suppressions=$(CURDIR)/scripts/thread_sanitizer.supp print_suppressions=0" build-tsan/kintsugi_tests --gtest_brief=1
+	@cmake --build build-tsan -j $(JOBS) --target kintsugi kintsugi_tests
+	@FILTER='$(FILTER)' scripts/sanitize.sh build-tsan thread $(JOBS)
 
 # Compares N random layouts with one process. SEED repeats a draw, PRECISION=fp32 uses fp32 for all, CASE='tp=2 …' runs one.
 N ?= 200

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs the tests of a build with a sanitizer: sanitize.sh BUILD address|thread JOBS
+# One process per job and not one per test, because an instrumented process takes a second to start. What is left out, and why,
+# is in tests/sanitizers/. FILTER='Suite.*' runs only these tests.
+set -euo pipefail
+build=$1 sanitizer=$2 jobs=$3
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+left_out=$(sed -e 's/ *#.*//' -e '/^$/d' "$root/tests/sanitizers/$sanitizer.txt" | paste -sd:)
+export LSAN_OPTIONS="${LSAN_OPTIONS:-} suppressions=$root/scripts/leak_sanitizer.supp print_suppressions=0"
+export TSAN_OPTIONS="${TSAN_OPTIONS:-} suppressions=$root/scripts/thread_sanitizer.supp print_suppressions=0"
+export GTEST_TOTAL_SHARDS=$jobs GTEST_BRIEF=1
+
+running=()
+rm -f "$build"/times-*.txt
+for ((shard = 0; shard < jobs; ++shard)); do
+  GTEST_SHARD_INDEX=$shard KINTSUGI_TEST_TIMES="$build/times-$shard.txt" \
+    "$build/kintsugi_tests" --gtest_filter="${FILTER:-*}-$left_out" > "$build/sanitize-$shard.log" 2>&1 &
+  running+=($!)
+done
+trap 'kill "${running[@]}" 2> /dev/null' EXIT
+failed=0
+for ((shard = 0; shard < jobs; ++shard)); do
+  if ! wait "${running[shard]}"; then failed=1; fi
+done
+trap - EXIT
+for ((shard = 0; shard < jobs; ++shard)); do
+  if ((failed)); then cat "$build/sanitize-$shard.log"; else grep PASSED "$build/sanitize-$shard.log"; fi
+done
+cat "$build"/times-*.txt | sort -rn > "$build/times.txt"
+awk '{sum += $1} END {printf "%d tests took %.0f s of processor time; the longest:\n", NR, sum}' "$build/times.txt"
+head -n 10 "$build/times.txt"
+exit $failed
