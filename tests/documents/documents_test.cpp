@@ -90,12 +90,13 @@ void make_examples_small(const fs::path& examples) {
 void make_checkout(const fs::path& directory) {
   fs::create_directories(directory / "build");
   fs::create_symlink(kintsugi_binary(), directory / "build/kintsugi");
-  for (const char* name : {"examples", "scripts"})
+  for (const char* name : {"README.md", "examples", "scripts"})
     fs::copy(kRoot / name, directory / name, fs::copy_options::recursive);
   make_examples_small(directory / "examples");
   fs::copy(kRoot / "tests/documents/run.yaml", directory / "run.yaml");
   fs::create_directories(directory / "tests");
-  fs::create_directory_symlink(kRoot / "tests/data", directory / "tests/data");
+  for (const char* name : {"bench", "tests/data"})  // too large to copy; nothing writes to them
+    fs::create_directory_symlink(kRoot / name, directory / name);
 }
 
 // A checkout in which `make demo` was run, made once per binary, beside this program, and shared
