@@ -87,14 +87,15 @@ void make_examples_small(const fs::path& examples) {
 }
 
 // A checkout in which `make build` was run, as far as readers of the documents use it, with a
-// configuration of their own.
+// configuration and chats of their own.
 void make_checkout(const fs::path& directory) {
   fs::create_directories(directory / "build");
   fs::create_symlink(kintsugi_binary(), directory / "build/kintsugi");
   for (const char* name : {"README.md", "examples", "scripts"})
     fs::copy(kRoot / name, directory / name, fs::copy_options::recursive);
   make_examples_small(directory / "examples");
-  fs::copy(kRoot / "tests/documents/run.yaml", directory / "run.yaml");
+  for (const char* name : {"run.yaml", "chats.jsonl"})
+    fs::copy(kRoot / "tests/documents" / name, directory / name);
   fs::create_directories(directory / "tests");
   for (const char* name : {"bench", "tests/data"})  // too large to copy; nothing writes to them
     fs::create_directory_symlink(kRoot / name, directory / name);
