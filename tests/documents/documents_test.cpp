@@ -43,7 +43,8 @@ void write_file(const fs::path& path, const std::string& content) {
 // and nothing of the user's own files and jobs.
 std::string environment_of(const fs::path& directory) {
   const std::string home = directory.string();
-  return "for name in ${!SLURM_@} ${!KINTSUGI_@} NO_COLOR SSH_CONNECTION; do unset $name; done\n"
+  return "for name in ${!SLURM_@} ${!KINTSUGI_@} NO_COLOR SSH_CONNECTION XDG_CACHE_HOME; do unset "
+         "$name; done\n"
          "export HOME='" +
          home + "' PATH='" + home +
          "/build':$PATH TERM=dumb COLUMNS=80\n"
@@ -86,16 +87,18 @@ void make_examples_small(const fs::path& examples) {
 }
 
 // A checkout in which `make build` was run, as far as readers of the documents use it, with a
-// configuration of their own.
+// configuration and chats of their own.
 void make_checkout(const fs::path& directory) {
   fs::create_directories(directory / "build");
   fs::create_symlink(kintsugi_binary(), directory / "build/kintsugi");
-  for (const char* name : {"examples", "scripts"})
+  for (const char* name : {"README.md", "examples", "scripts"})
     fs::copy(kRoot / name, directory / name, fs::copy_options::recursive);
   make_examples_small(directory / "examples");
-  fs::copy(kRoot / "tests/documents/run.yaml", directory / "run.yaml");
+  for (const char* name : {"run.yaml", "chats.jsonl"})
+    fs::copy(kRoot / "tests/documents" / name, directory / name);
   fs::create_directories(directory / "tests");
-  fs::create_directory_symlink(kRoot / "tests/data", directory / "tests/data");
+  for (const char* name : {"bench", "tests/data"})  // too large to copy; nothing writes to them
+    fs::create_directory_symlink(kRoot / name, directory / name);
 }
 
 // A checkout in which `make demo` was run, made once per binary, beside this program, and shared

@@ -21,7 +21,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t\n") + 1 - begin);
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
+std::vector<std::string> split_lines(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
@@ -46,7 +46,7 @@ std::size_t chart_character(const std::string& text, std::size_t at) {
 
 class Parser {
  public:
-  explicit Parser(const std::string& text) : lines_(lines_of(text)) {}
+  explicit Parser(const std::string& text) : lines_(split_lines(text)) {}
 
   MarkdownDocument parse() {
     while (next_ < lines_.size()) {
@@ -247,7 +247,7 @@ const MarkdownDocument& markdown_document(const std::string& name) {
 
 bool output_matches(const std::vector<std::string>& shown, const std::string& output,
                     Numbers numbers) {
-  return lines_match(comparable(shown, numbers), 0, comparable(lines_of(output), numbers), 0);
+  return lines_match(comparable(shown, numbers), 0, comparable(split_lines(output), numbers), 0);
 }
 
 }  // namespace kintsugi
