@@ -170,7 +170,6 @@ class Trainer {
   // Loads the checkpoint, the weights of model.init or random weights. Returns a description of
   // the weights of model.init.
   std::string load_start(const std::optional<Start>& start);
-  void note_base();  // of the adapters of a run that begins
   // Continues the stage of state_, or begins the next one.
   void enter_stage(const std::optional<Start>& start, bool begins);
   void open_loader();
