@@ -90,7 +90,7 @@ void check_tokenizers(const std::vector<std::string>& models, bool allow) {
                       models.front(), first->description());
       if (!allow)
         user_error(
-            "{}: the same token has other ids, so that their average has no meaning; to "
+            "{}: the same text gets other ids, so that their average has no meaning; to "
             "merge them all the same, give --allow-other-tokenizer",
             text);
       log_warning("{}: the merged model has that of {}", text, models.front());
