@@ -150,7 +150,7 @@ TEST_F(RanksAgreeOnWeights, ThatAreEvaluated) {
                     embed = "embed --checkpoint model --input texts.txt --output e.jsonl";
   for (const char* folder : {"a", "b"})
     ASSERT_EQ(run_on_ranks({{.folder = folder}},
-                           "data tokenize texts.txt --tokenizer bytes --output texts"),
+                           "data tokenize --input texts.txt --tokenizer bytes --output texts"),
               0)
         << content_of(directory_ / "err");
   expect_difference({{}, {.folder = "b"}}, eval, "the weights of the model is ");

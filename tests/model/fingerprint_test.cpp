@@ -7,7 +7,6 @@
 #include "comm/local_communicator.h"
 #include "core/hash.h"
 #include "model/checksums.h"
-#include "support/large_tensors.h"
 #include "support/raw_model.h"
 #include "support/temporary_directory.h"
 
@@ -19,7 +18,8 @@ namespace fs = std::filesystem;
 // A model with a tensor of 4 KiB, one of 256 KiB and one of 4 MiB.
 RawModel sample_model() {
   RawModel model;
-  for (const auto& [name, rows] : {std::pair("a.norm", 1), {"b.small", 64}, {"c.large", 1024}}) {
+  for (const auto& [name, rows] :
+       {std::pair("a.norm", 1), std::pair("b.small", 64), std::pair("c.large", 1024)}) {
     RawTensor tensor{"F32", {rows, 1024}, {}};
     for (int i = 0; i < rows * 1024; ++i) tensor.values.push_back(0.001 * (i % 4093));
     model[name] = std::move(tensor);
@@ -109,7 +109,7 @@ TEST_F(FingerprintOfWeights, ChecksumsFindWhatTheBlocksMiss) {
   EXPECT_TRUE(is_same_model(recorded, fingerprint_of(divided), divided));
   EXPECT_TRUE(is_same_model(recorded, first, plain));
   EXPECT_TRUE(is_same_model(first.text(), fingerprint_of(listed), listed));
-  LocalCommunicator alone("alone", nullptr);
+  LocalCommunicator alone("alone");
   EXPECT_EQ(shared_fingerprint(alone, listed), fingerprint_of(listed));
 }
 
