@@ -5,6 +5,11 @@
 
 #include "cli/options.h"
 #include "comm/local_communicator.h"
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/log.h"
+#include "model/fingerprint.h"
+#include "train/checkpoint/adapter_base.h"
 
 namespace kintsugi {
 
@@ -13,6 +18,8 @@ void add_precision_options(CLI::App& command, EngineArguments& a) {
   command.add_option("--threads", a.threads, "CPU threads of a rank; 0: its cores")
       ->transform(whole_number(between(0, 1024)))
       ->capture_default_str();
+  command.add_flag("--allow-unused-weights", a.allow_unused_weights,
+                   "Ignore tensors in the model's files that its config.json does not use");
 }
 
 void add_engine_options(CLI::App& command, EngineArguments& a) {
@@ -41,6 +48,38 @@ void add_engine_options(CLI::App& command, EngineArguments& a) {
                   "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run "
                   "directory of a run with `adapter:`")
       ->type_name("DIR");
+  command.add_flag("--allow-other-base", a.allow_other_base,
+                   "Use the adapter although it was trained on other weights than these");
+}
+
+void check_adapter(const ModelFiles& files, bool allow) {
+  if (files.adapter.empty()) return;
+  const std::optional<OtherBase> other = other_base(files.adapter, files.model);
+  if (!other) return;
+  if (other->certain && !allow)
+    user_error("{}: give the model that it was trained on, or --allow-other-base", other->text);
+  log_warning("{}", other->text);
+}
+
+void check_same_model(Job& job, const ModelFiles& files) {
+  if (job.world().size() == 1) return;
+  Facts facts;
+  const auto add = [&](const std::filesystem::path& directory, const char* stem, const char* config,
+                       const std::string& what) {
+    std::optional<SafetensorsModel> weights;
+    std::string text;
+    job.together([&] {
+      weights.emplace(directory, stem);
+      text = read_text_file(directory / config);
+    });
+    facts.emplace_back("the fingerprint of the weights of " + what,
+                       shared_fingerprint(job.control(), *weights).text());
+    facts.emplace_back(fmt::format("the fingerprint of {} of {}", config, what),
+                       hex64(hash64(text)));
+  };
+  add(files.model, "model", "config.json", "the model");
+  if (!files.adapter.empty()) add(files.adapter, kAdapterStem, kAdapterConfig, "the adapter");
+  job.check_agreement(facts);
 }
 
 void with_engine(Job& job, const EngineArguments& a, const ModelFiles& files,
@@ -50,8 +89,11 @@ void with_engine(Job& job, const EngineArguments& a, const ModelFiles& files,
   job.together([&] {
     if (world.size() % tensor != 0)
       user_error("{} ranks cannot form models of --tensor {} ranks", world.size(), tensor);
+    if (world.rank() == 0) check_adapter(files, a.allow_other_base);
   });
+  check_same_model(job, files);
   InferenceOptions options = a.engine;
+  options.unused = unused_weights_of(a);
   options.precision = parse_precision(a.precision);
   options.adapter = files.adapter;
   const std::unique_ptr<Backend> backend =

@@ -21,12 +21,22 @@ struct EngineArguments {
   std::int64_t threads = 0;
   std::int64_t tensor = 0;  // ranks of one model; 0: all
   std::string adapter;      // a PEFT directory; empty: none
+  bool allow_other_base = false, allow_unused_weights = false;
   InferenceOptions engine = {};
 };
-// --adapter, --precision and --threads
+inline UnusedWeights unused_weights_of(const EngineArguments& arguments) {
+  return arguments.allow_unused_weights ? UnusedWeights::Allow : UnusedWeights::Refuse;
+}
+// --precision, --threads and --allow-unused-weights
 void add_precision_options(CLI::App& command, EngineArguments& arguments);
 // The others, without --tensor.
 void add_engine_options(CLI::App& command, EngineArguments& arguments);
+
+// Before an adapter is loaded: UserError if it was trained on other weights than those in
+// `files.model`, a warning if only its name says so. `allow`: always a warning.
+void check_adapter(const ModelFiles& files, bool allow);
+// Collective: UserError if the ranks see different weights or configurations.
+void check_same_model(Job& job, const ModelFiles& files);
 
 // Loads a model on all ranks of the job, once on each `tensor` of them, and calls `work` on the
 // first rank of each copy. Collective. `copies` are these first ranks.

@@ -96,6 +96,8 @@ bool ModelComparison::equal() const {
 ModelComparison compare_models(const StoredModel& first, const StoredModel& second,
                                const ProgressCall& progress) {
   ModelComparison result;
+  first.verify();
+  second.verify();
   result.config = compare_configs(first, second);
   Comparer comparer;
   std::int64_t done = 0, total = 0;

@@ -49,6 +49,7 @@ int FileLoader::open(const std::filesystem::path& path) {
 }
 
 void FileLoader::load(int file, std::uint64_t offset, DType stored, const Tensor& destination) {
+  KINTSUGI_CHECK(backend_ != nullptr, "a loader without a device");
   KINTSUGI_CHECK(destination.contiguous(), "a file's elements for a strided tensor");
   if (destination.elements() == 0) return;
   files_[static_cast<std::size_t>(file)].targets.push_back(
@@ -148,10 +149,11 @@ class FileLoader::Reader {
  public:
   Reader(FileLoader& loader, std::vector<Chunk> chunks)
       : loader_(loader),
-        backend_(*loader.backend_),
+        backend_(loader.backend_),
         chunks_(std::move(chunks)),
         largest_(largest(chunks_)),
-        buffers_(backend_, std::min(kBuffers, chunks_.size()), largest_ + FileReader::kSlack),
+        buffers_(*loader.memory_, std::min(kBuffers, chunks_.size()),
+                 largest_ + FileReader::kSlack),
         states_(chunks_.size()) {}
   ~Reader() {
     {
@@ -165,7 +167,7 @@ class FileLoader::Reader {
     } catch (...) {
       // The device has failed; the exception in flight reports it.
     }
-    if (scratch_ != nullptr) backend_.release(scratch_, largest_);
+    if (scratch_ != nullptr) backend_->release(scratch_, largest_);
   }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
@@ -274,18 +276,18 @@ class FileLoader::Reader {
     const Tensor host(bytes, target.stored, {target.elements});
     const Tensor device(target.destination, target.dtype, {target.elements});
     if (target.stored == target.dtype) {
-      transfers.push_back(backend_.to_device(device, host));
+      transfers.push_back(backend_->to_device(device, host));
       return;
     }
-    if (scratch_ == nullptr) scratch_ = backend_.allocate(largest_);
+    if (scratch_ == nullptr) scratch_ = backend_->allocate(largest_);
     const Tensor raw(scratch_, target.stored, {target.elements});
-    backend_.wait(backend_.to_device(raw, host));
-    backend_.copy(device, raw);
-    backend_.synchronize();  // the buffer is free, and so is the scratch memory
+    backend_->wait(backend_->to_device(raw, host));
+    backend_->copy(device, raw);
+    backend_->synchronize();  // the buffer is free, and so is the scratch memory
   }
 
   void release_oldest() {
-    for (const Backend::Transfer transfer : in_flight_.front()) backend_.finish(transfer);
+    for (const Backend::Transfer transfer : in_flight_.front()) backend_->finish(transfer);
     in_flight_.pop_front();
     {
       const std::lock_guard lock(mutex_);
@@ -295,7 +297,7 @@ class FileLoader::Reader {
   }
 
   FileLoader& loader_;
-  Backend& backend_;
+  Backend* backend_;  // nullptr: nothing is loaded
   std::vector<Chunk> chunks_;
   std::size_t largest_;  // bytes of a chunk
   HostBuffers buffers_;

@@ -20,9 +20,14 @@ namespace kintsugi {
 // buffers while the calling thread hashes earlier buffers and copies them to the device.
 class FileLoader {
  public:
-  explicit FileLoader(Backend& backend) : backend_(&backend) {}
+  explicit FileLoader(Backend& backend) : backend_(&backend), memory_(&backend) {}
+  // Without a device: only verifies hashes. `memory` is for the buffers.
+  explicit FileLoader(Allocator& memory) : memory_(&memory) {}
 
   int open(const std::filesystem::path& path);  // the same file may be opened again
+  std::uint64_t size(int file) const {
+    return files_[static_cast<std::size_t>(file)].reader->size();
+  }
   // Loads elements of type `stored`, from byte `offset` of a file on, into a contiguous tensor on
   // the device or in host memory, converted to its type.
   void load(int file, std::uint64_t offset, DType stored, const Tensor& destination);
@@ -73,7 +78,8 @@ class FileLoader {
   void split_file(std::size_t file, std::vector<Chunk>& chunks);
   void hash(const Chunk& chunk, const std::byte* bytes);
 
-  Backend* backend_;
+  Backend* backend_ = nullptr;
+  Allocator* memory_;
   std::map<std::filesystem::path, int> by_path_;
   std::vector<File> files_;
 };

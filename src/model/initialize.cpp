@@ -9,6 +9,7 @@
 
 #include "core/hash.h"
 #include "core/philox.h"
+#include "model/fingerprint.h"
 #include "model/stored_model.h"
 
 namespace kintsugi {
@@ -237,11 +238,13 @@ void initialize_parameters(Backend& backend, const ParameterStore& store, std::u
 }
 
 void load_parameters(Backend& backend, const ParameterStore& store, const SafetensorsModel& source,
-                     const ProgressCall& progress) {
+                     const ModelConfig& config, const LoadOptions& options) {
   FileLoader loader(backend);
-  StoredParameters(loader, source, store.set())
-      .fill(backend, store.weights(), store.set(), 0, store.set().buffer_elements());
-  loader.run(progress);
+  const StoredParameters stored(loader, source, store.set());  // says what is missing first
+  check_unused_weights(source, config, config, options.unused);
+  verify_weights(directory_of(source), loader, options.verify);
+  stored.fill(backend, store.weights(), store.set(), 0, store.set().buffer_elements());
+  loader.run(options.progress);
 }
 
 }  // namespace kintsugi

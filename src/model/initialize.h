@@ -8,8 +8,10 @@
 
 #include "backend/backend.h"
 #include "core/progress.h"
+#include "model/checksums.h"
 #include "model/file_loader.h"
 #include "model/parameter_store.h"
+#include "model/unused_weights.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {
@@ -99,7 +101,15 @@ class StoredParameters final : public ParameterSource {
 
 // These fill all weights of a store.
 void initialize_parameters(Backend& backend, const ParameterStore& store, std::uint64_t seed);
+
+struct LoadOptions {
+  UnusedWeights unused = UnusedWeights::Refuse;
+  VerifyShare verify = {};     // the share of this rank in verifying the files
+  ProgressCall progress = {};  // bytes
+};
+// `source` has the weights of the model `config`. UserError if a tensor is missing or left over, or
+// if a file does not match its checksum.
 void load_parameters(Backend& backend, const ParameterStore& store, const SafetensorsModel& source,
-                     const ProgressCall& progress = {});  // bytes
+                     const ModelConfig& config, const LoadOptions& options = {});
 
 }  // namespace kintsugi

@@ -191,6 +191,7 @@ WrittenModel merge_models(const std::vector<fs::path>& paths, const fs::path& ou
   const Models models = open_models(paths);
   const StoredModel& first = *models.front();
   for (const auto& model : models) check_output_is_no_input(output, model->directory);
+  for (const auto& model : models) model->verify();
   const Merger merger(models, options);
   return write_model(
       first, first.directory, output, options.output,

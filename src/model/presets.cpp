@@ -155,8 +155,9 @@ ModelConfig preset_fields(const std::string& name) {
 // Keys of a run's model section besides the fields: the base configuration that the fields
 // override.
 const std::vector<std::string> kBaseKeys = {"preset", "config", "init"};
-// All keys besides the fields. new_tokens belongs to the run (train/config).
-const std::vector<std::string> kSectionKeys = {"preset", "config", "init", "new_tokens"};
+// All keys besides the fields. The last two belong to the run (train/config).
+const std::vector<std::string> kSectionKeys = {"preset", "config", "init", "new_tokens",
+                                               "allow_unused_weights"};
 
 // The key of the base configuration; empty: every field is given. `init: null` is the same as no
 // init.

@@ -1,13 +1,11 @@
 #include "model/stored_model.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <tuple>
 
 #include "core/error.h"
-#include "core/hash.h"
 #include "model/adapter/peft_config.h"
+#include "model/checksums.h"
 #include "tensor/elements.h"
 
 namespace kintsugi {
@@ -16,7 +14,6 @@ namespace {
 
 constexpr std::size_t kOpenFiles = 64;
 constexpr std::size_t kLargestElement = 8;  // bytes
-constexpr std::size_t kFingerprinted = 64 << 10;
 
 fs::path directory_of_model(const fs::path& path) {
   fs::path directory = model_directory(path);
@@ -45,24 +42,13 @@ StoredModel::StoredModel(const fs::path& path)
             [&](const std::string& a, const std::string& b) { return position(a) < position(b); });
 }
 
+void StoredModel::verify() const { verify_weights_now(directory); }
+
 SafetensorsModel::Location locate_tensor(const SafetensorsModel& source, std::string_view name) {
   constexpr std::string_view prefix = "transformer.";
   if (const auto found = source.find(name)) return found;
   return name.starts_with(prefix) ? source.find(name.substr(prefix.size()))
                                   : source.find(std::string(prefix) + std::string(name));
-}
-
-std::string quick_fingerprint(const SafetensorsModel& files) {
-  StreamHash hash;
-  for (const std::string& name : files.names()) {
-    const SafetensorsModel::Location found = files.find(name);
-    const std::string text = fmt::format("{} {} {}\n", name, found.entry->dtype_name,
-                                         fmt::join(found.entry->shape, " "));
-    hash.update(text.data(), text.size());
-    if (const auto bytes = found.bytes(); bytes.size() <= kFingerprinted)
-      hash.update(bytes.data(), bytes.size());
-  }
-  return hex64(hash.digest());
 }
 
 std::int64_t elements_of(const SafetensorsEntry& entry) {

@@ -23,6 +23,9 @@ namespace kintsugi {
 // checkpoint). Throws UserError if it is incomplete or of an unknown family.
 struct StoredModel {
   explicit StoredModel(const std::filesystem::path& path);
+  // Code that reads more than the names and shapes of the tensors calls it first. UserError if a
+  // file does not match its checksum; a directory without checksums.json is not read.
+  void verify() const;
 
   std::filesystem::path directory;
   ModelConfig config;
@@ -33,10 +36,6 @@ struct StoredModel {
 // Finds a tensor by its name. GPT-2 and BLOOM files on the hub leave out the prefix "transformer.",
 // so both spellings are found.
 SafetensorsModel::Location locate_tensor(const SafetensorsModel& source, std::string_view name);
-
-// A hash of the names, types and shapes of all tensors, and of the content of the small ones. The
-// norms are among them, so that two trained models of the same shapes differ.
-std::string quick_fingerprint(const SafetensorsModel& files);
 
 std::int64_t elements_of(const SafetensorsEntry& entry);
 

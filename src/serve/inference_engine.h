@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "core/progress.h"
 #include "model/config.h"
+#include "model/unused_weights.h"
 #include "serve/sampling.h"
 
 namespace kintsugi {
@@ -30,7 +31,8 @@ struct InferenceOptions {
   // in the same step. Slower for few sequences.
   bool deterministic = false;
   std::filesystem::path adapter = {};  // a PEFT directory that is merged into the weights
-  ProgressCall loading = {};           // bytes of the weights
+  UnusedWeights unused = UnusedWeights::Refuse;
+  ProgressCall loading = {};  // bytes of the weights
 };
 
 // One sequence to compute. Its result depends on no other request, up to the rounding of sums.

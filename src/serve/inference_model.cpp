@@ -212,8 +212,10 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
     shape_.fixed_reads = work_->head_rows();
   }
   shape_.pads_singles = !backend_.is_on_host(work_->output);
-  load_parameters(backend_, *store_, files, options.loading);
-  if (adapter) apply_adapter(backend_, *store_, *adapter);
+  const VerifyShare verify{tensor_.rank(), tensor_.size()};
+  load_parameters(backend_, *store_, files, config_,
+                  {.unused = options.unused, .verify = verify, .progress = options.loading});
+  if (adapter) apply_adapter(backend_, *store_, *adapter, verify);
   work_->scratch.prepare();
   backend_.synchronize();  // from here on the weights are constant
 }

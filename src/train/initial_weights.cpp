@@ -8,17 +8,23 @@
 #include "comm/agreement.h"
 #include "comm/exchange.h"
 #include "core/hash.h"
+#include "core/log.h"
+#include "data/tokenizers/same_ids.h"
 #include "model/adapter/adapter_parameters.h"
 #include "model/adapter/model_files.h"
+#include "model/fingerprint.h"
 #include "model/initialize.h"
 #include "model/stored_model.h"
 #include "tensor/safetensors.h"
+#include "train/checkpoint/adapter_base.h"
 #include "train/checkpoint/files.h"
 #include "train/new_tokens.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
+
+const char* const kAllowUnused = "model.allow_unused_weights: true";
 
 // A new classifier on a language model: the files have no score.weight.
 bool is_fresh_head(const ModelConfig& stored, const ModelConfig& model, const Parameter& p) {
@@ -74,6 +80,13 @@ SubtokenRows subtokens_of(const RunConfig& config, const Tokenizer& tokenizer) {
   return subtokens_of_new_rows(config.model_init, rows, vocab_size, tokenizer);
 }
 
+InitialWeightsOptions initial_options(const RunConfig& config) {
+  return {.subtokens = {},
+          .seed = config.run.seed,
+          .adapter = config.adapter.init.value_or(""),
+          .unused = config.model_allow_unused ? UnusedWeights::Allow : UnusedWeights::Refuse};
+}
+
 namespace {
 
 // The adapters of a run that begins: new ones, or those of a PEFT directory.
@@ -112,13 +125,14 @@ void check_vocabulary(const ModelConfig& stored, const ModelConfig& model) {
 }  // namespace
 
 void check_initial_weights(const fs::path& directory, const ModelConfig& model, Backend& backend,
-                           const fs::path& adapter) {
+                           const InitialWeightsOptions& options) {
   const ModelConfig stored = read_model_directory(directory);
   const SafetensorsModel files(model_directory(directory));
   FileLoader unused(backend);
   check_vocabulary(stored, model);
   stored_weights(unused, files, stored, model, ParameterSet(model));
-  InitialAdapters(unused, adapter, model, directory, 0);
+  check_unused_weights(files, model, stored, options.unused, kAllowUnused);
+  InitialAdapters(unused, options.adapter, model, directory, 0);
 }
 
 fs::path base_of_run(const RunConfig& config, const fs::path& checkpoint) {
@@ -129,57 +143,76 @@ fs::path base_of_run(const RunConfig& config, const fs::path& checkpoint) {
                                        "name it in model.init instead of run.from"));
 }
 
-std::string load_initial_weights(const fs::path& directory, Engine& engine,
-                                 const SubtokenRows& subtokens, std::uint64_t seed,
-                                 const fs::path& adapter) {
+namespace {
+
+std::string describe_weights(const fs::path& directory, const ModelConfig& stored,
+                             const ModelConfig& model, const InitialWeightsOptions& options) {
+  std::string text = fs::canonical(model_directory(directory)).string();
+  if (model.is_classifier() && !stored.is_classifier())
+    text += fmt::format("; new classifier head with {} labels", model.labels.size());
+  if (model.vocab_size > stored.vocab_size)
+    text += describe_growth(stored.vocab_size, model.vocab_size, options.subtokens);
+  if (!options.adapter.empty()) text += fmt::format(", adapters from {}", options.adapter.string());
+  return text;
+}
+
+// Ranks whose files differ would train a mixture.
+std::string agreed_fingerprint(Communicator& host, const SafetensorsModel& files,
+                               const InitialWeightsOptions& options) {
+  const std::string content = shared_fingerprint(host, files).text();
+  Facts facts = {{"the fingerprint of the weights in model.init", content},
+                 {"the subtokens of new tokens", hash_of(options.subtokens)}};
+  if (!options.adapter.empty()) {
+    std::optional<SafetensorsModel> adapter;
+    together(host, [&] { adapter.emplace(model_directory(options.adapter), kAdapterStem); });
+    facts.emplace_back("the fingerprint of the weights in adapter.init",
+                       shared_fingerprint(host, *adapter).text());
+  }
+  check_agreement(host, facts);
+  together(host, [&] {
+    if (host.rank() != 0 || options.adapter.empty()) return;
+    if (const auto other = other_base(model_directory(options.adapter), directory_of(files)))
+      log_warning("{}", other->text);
+  });
+  return content;
+}
+
+}  // namespace
+
+LoadedWeights load_initial_weights(const fs::path& directory, Engine& engine,
+                                   const InitialWeightsOptions& options) {
   Communicator& host = engine.groups()[GroupKind::World];
   const ModelConfig& model = engine.options().model;
   FileLoader loader(engine.backend());
   std::optional<SafetensorsModel> files;
-  std::string description, content;
+  LoadedWeights loaded;
   together(host, [&] {
     const ModelConfig stored = read_model_directory(directory);
     files.emplace(model_directory(directory));
-    content = quick_fingerprint(*files);
     const StoredParameters base =
-        stored_weights(loader, *files, stored, model, engine.parameters(), subtokens);
-    const InitialAdapters adapters(loader, adapter, model, directory, seed);
-    const FreshParameters fresh(seed);
+        stored_weights(loader, *files, stored, model, engine.parameters(), options.subtokens);
+    if (options.unused == UnusedWeights::Refuse)  // otherwise the check before has named them
+      check_unused_weights(*files, model, stored, options.unused, kAllowUnused);
+    const InitialAdapters adapters(loader, options.adapter, model, directory, options.seed);
+    const FreshParameters fresh(options.seed);
     const ChosenParameters weights([&](const Parameter& parameter) -> const ParameterSource& {
       if (adapters.has(parameter)) return adapters.source();
       if (is_fresh_head(stored, model, parameter)) return fresh;
       return base;
     });
     engine.write_weights(weights, weights);
-    description = fs::canonical(model_directory(directory)).string();
-    if (model.is_classifier() && !stored.is_classifier())
-      description += fmt::format("; new classifier head with {} labels", model.labels.size());
-    if (model.vocab_size > stored.vocab_size)
-      description += describe_growth(stored.vocab_size, model.vocab_size, subtokens);
-    if (!adapter.empty()) description += fmt::format(", adapters from {}", adapter.string());
+    loaded.description = describe_weights(directory, stored, model, options);
   });
-  check_agreement(host, {{"the weights in model.init", content},
-                         {"the subtokens of new tokens", hash_of(subtokens)}});
+  loaded.fingerprint = agreed_fingerprint(host, *files, options);
   verify_weights(host, model_directory(directory), loader);
+  if (!options.adapter.empty()) verify_weights(host, model_directory(options.adapter), loader);
   together(host, [&] {
     std::optional<Progress> loading;  // of the first rank, for all of them
     if (host.rank() == 0) loading.emplace("load weights", 0, "bytes");
     loader.run(loading ? loading->callback() : ProgressCall());
   });
-  return description;
+  return loaded;
 }
-
-namespace {
-
-// Fingerprints are not compared: they also differ between file formats of the same tokenizer.
-std::vector<std::int32_t> probe_ids(const Tokenizer& tokenizer) {
-  std::vector<std::int32_t> ids;
-  tokenizer.clone()->encode("The year 1984, in Jyväskylä:\n\tint main() { return 0; } // 金継ぎ",
-                            ids, SpecialTokens::AsText);
-  return ids;
-}
-
-}  // namespace
 
 std::string other_tokenizer(const fs::path& directory, const Tokenizer& tokenizer) {
   std::unique_ptr<Tokenizer> own;
@@ -188,7 +221,7 @@ std::string other_tokenizer(const fs::path& directory, const Tokenizer& tokenize
   } catch (const UserError&) {
     return "";  // it has none that can be read
   }
-  if (probe_ids(*own) == probe_ids(tokenizer)) return "";
+  if (gives_same_ids(*own, tokenizer)) return "";
   return fmt::format(
       "the weights in {} were trained with another tokenizer ({}) than data.tokenizer ({}): the "
       "same token may have another id; set data.tokenizer to that directory to use its own",

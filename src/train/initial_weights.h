@@ -19,15 +19,30 @@ SubtokenRows subtokens_of(const RunConfig& config, const Tokenizer& tokenizer);
 // If adapters are trained, `directory` is their base model. They are new, from `seed`, or those of
 // the PEFT directory `adapter`.
 
-// Checks without loading that every weight of the model is there. Throws UserError.
-void check_initial_weights(const std::filesystem::path& directory, const ModelConfig& model,
-                           Backend& backend, const std::filesystem::path& adapter = {});
+struct InitialWeightsOptions {
+  SubtokenRows subtokens = {};
+  std::uint64_t seed = 0;
+  std::filesystem::path adapter = {};
+  UnusedWeights unused = UnusedWeights::Refuse;
+};
 
-// Loads the weights into a prepared engine. All ranks call it. Returns a description for the log.
-// The head of a classifier is new, from `seed`, if the files are of a language model.
-std::string load_initial_weights(const std::filesystem::path& directory, Engine& engine,
-                                 const SubtokenRows& subtokens = {}, std::uint64_t seed = 0,
-                                 const std::filesystem::path& adapter = {});
+// As the configuration of a run says, without subtokens.
+InitialWeightsOptions initial_options(const RunConfig& config);
+
+// Checks without loading that every weight of the model is there, and that none is left over.
+// Throws UserError.
+void check_initial_weights(const std::filesystem::path& directory, const ModelConfig& model,
+                           Backend& backend, const InitialWeightsOptions& options = {});
+
+struct LoadedWeights {
+  std::string description;  // for the log
+  std::string fingerprint;  // of the files in `directory` (model/fingerprint.h)
+};
+// Loads the weights into a prepared engine, and verifies them if the directory has checksums. All
+// ranks call it; UserError if they see different weights. The head of a classifier is new, from
+// `seed`, if the files are of a language model.
+LoadedWeights load_initial_weights(const std::filesystem::path& directory, Engine& engine,
+                                   const InitialWeightsOptions& options = {});
 
 // The directory of the model that the adapters of a run are for: model.init, or the one that the
 // checkpoint names from which the run continues (empty: it begins). Throws UserError.

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "comm/agreement.h"
 #include "comm/exchange.h"
 #include "core/log.h"
 #include "data/sampling/sample_reader.h"
+#include "model/fingerprint.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
 
@@ -89,13 +91,16 @@ void write_reference(const ReferencePaths& paths, std::span<const double> values
 
 std::string weights_fingerprint(Communicator& host, const fs::path& model,
                                 const ModelConfig& config, DType precision) {
+  std::optional<SafetensorsModel> weights;
+  together(host, [&] { weights.emplace(model_directory(model)); });
+  check_agreement(host, {{"the fingerprint of the weights of the reference model",
+                          shared_fingerprint(host, *weights).text()}});
   std::vector<double> halves;  // of the hash of each file: 32 bits are exact in a double
   together(host, [&] {
-    const SafetensorsModel weights(model_directory(model));
-    halves.assign(2 * weights.files().size(), 0.0);
-    for (std::size_t i = 0; i < weights.files().size(); ++i) {
+    halves.assign(2 * weights->files().size(), 0.0);
+    for (std::size_t i = 0; i < weights->files().size(); ++i) {
       if (static_cast<int>(i % static_cast<std::size_t>(host.size())) != host.rank()) continue;
-      const MappedFile file(weights.files()[i].path());
+      const MappedFile file(weights->files()[i].path());
       const std::uint64_t hash = hash64(file.bytes().data(), file.bytes().size());
       file.check_intact();
       halves[2 * i] = static_cast<double>(hash >> 32);

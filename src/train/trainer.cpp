@@ -57,8 +57,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   check_other_run(config_);
   if (config_.stage == 0 && list_checkpoints(directory_ / "checkpoints").empty()) {
     if (!config_.model_init.empty()) {
-      check_initial_weights(config_.model_init, config_.model, backend_,
-                            config_.adapter.init.value_or(""));
+      check_initial_weights(config_.model_init, config_.model, backend_, initial_options(config_));
       subtokens_of(config_, data_->tokenizer());  // refuses a directory without a tokenizer
     }
     if (config_.run.from) start_of_branch(config_);

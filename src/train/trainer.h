@@ -176,7 +176,6 @@ class Trainer {
   // Loads the checkpoint, the weights of model.init or random weights. Returns a description of
   // the weights of model.init.
   std::string load_start(const std::optional<Start>& start);
-  void note_base();  // of the adapters of a run that begins
   // The checks and reports of a start that need no weights, for run() and preview(). state_ is that
   // of the checkpoint.
   void check_start(const std::optional<Start>& start, bool begins);

@@ -9,7 +9,6 @@
 #include "comm/launch_environment.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "model/stored_model.h"
 #include "train/config/changes.h"
 #include "train/config/config_file.h"
 #include "train/config/model.h"
@@ -135,23 +134,15 @@ std::string Trainer::load_start(const std::optional<Start>& start) {
         [&](const TrainerState& state) { return begins_stage(*start, state); },
         start->other_run ? CheckpointOf::OtherRun : CheckpointOf::ThisRun);
   } else if (!start && init) {
-    SubtokenRows subtokens;
-    together(host(), [&] { subtokens = subtokens_of(config_, data_->tokenizer()); });
-    origin = load_initial_weights(config_.model_init, *engine_, subtokens, config_.run.seed,
-                                  config_.adapter.init.value_or(""));
-    if (adapters) note_base();
+    InitialWeightsOptions options = initial_options(config_);
+    together(host(), [&] { options.subtokens = subtokens_of(config_, data_->tokenizer()); });
+    const LoadedWeights loaded = load_initial_weights(config_.model_init, *engine_, options);
+    origin = loaded.description;
+    if (adapters) state_.base = loaded.fingerprint;
   }
   backend_.synchronize();  // so that this phase includes the device's work
   startup_.mark(start ? "load checkpoint" : init ? "load weights" : "initialize weights");
   return origin;
-}
-
-void Trainer::note_base() {
-  std::string content;
-  together(host(), [&] {
-    if (is_first()) content = quick_fingerprint(SafetensorsModel(engine_->options().base));
-  });
-  state_.base = text_of(host(), 0, content);
 }
 
 void Trainer::check_start(const std::optional<Start>& start, bool begins) {

@@ -125,11 +125,11 @@ void Trainer::open_reference(const std::optional<Start>& start) {
   log_warning("{} is gone: it is computed again with {}", gone, reference_.model);
   Engine initial(backend_, backend_, engine_options(config_, groups_->ranks()), *groups_);
   initial.prepare();
-  SubtokenRows subtokens;
+  InitialWeightsOptions options{.unused = initial_options(config_).unused};
   together(host(), [&] {
-    if (!config_.model_init.empty()) subtokens = subtokens_of(config_, data_->tokenizer());
+    if (!config_.model_init.empty()) options.subtokens = subtokens_of(config_, data_->tokenizer());
   });
-  load_initial_weights(reference_.model, initial, subtokens);
+  load_initial_weights(reference_.model, initial, options);
   complete_reference(initial);
 }
 

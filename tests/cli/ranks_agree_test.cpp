@@ -7,6 +7,7 @@
 #include <fstream>
 #include <vector>
 
+#include "support/large_tensors.h"
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
@@ -40,15 +41,17 @@ class RanksAgree : public testing::Test {
 
   // The exit code of the job.
   int train(const std::vector<Part>& parts) {
+    return run_on_ranks(parts, "train run.yaml --set batch.micro=1 --set device=cpu");
+  }
+  int run_on_ranks(const std::vector<Part>& parts, const std::string& arguments) {
     std::string command =
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
         "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
         "OMPI_MCA_btl_vader_single_copy_mechanism=none timeout 60 mpirun";
     for (std::size_t i = 0; i < parts.size(); ++i)
-      command += fmt::format(
-          "{} -np {} -wdir '{}' '{}' train run.yaml --set batch.micro=1 --set device=cpu {}",
-          i == 0 ? "" : " :", parts[i].ranks, (directory_ / parts[i].folder).string(),
-          parts[i].program, parts[i].arguments);
+      command += fmt::format("{} -np {} -wdir '{}' '{}' {} {}", i == 0 ? "" : " :", parts[i].ranks,
+                             (directory_ / parts[i].folder).string(), parts[i].program, arguments,
+                             parts[i].arguments);
     command += fmt::format(" > '{0}/out' 2> '{0}/err' < /dev/null", directory_.path().string());
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -97,6 +100,64 @@ TEST_F(RanksAgree, OnWhatTheDataHolds) {
   std::ofstream(directory_ / "b" / "corpus.txt") << small_corpus(201);
   expect_refused({{}, {.folder = "b"}},
                  HasSubstr("on rank 1 the fingerprint of the held-out data is "));
+}
+
+// The folders have a model of the same name, which differs in its large tensors only.
+class RanksAgreeOnWeights : public RanksAgree {
+ protected:
+  void SetUp() override {
+    RanksAgree::SetUp();
+    if (IsSkipped()) return;
+    const std::string corpus = (directory_ / "a/corpus.txt").string();
+    std::string config =
+        small_config(corpus, (directory_ / "base").string(), "steps: 2, eval_every: 0");
+    config.replace(config.find("ffn_size: 48"), 12, "ffn_size: 600");
+    run_training(config);
+    for (const char* folder : {"a", "b"}) {
+      fs::copy(directory_ / "base/checkpoints/latest/", directory_ / folder / "model");
+      fs::remove(directory_ / folder / "model/checksums.json");
+      std::ofstream(directory_ / folder / "texts.txt") << "the river\nkeeps a lantern\n";
+    }
+    negate_large_tensors(directory_ / "b/model/model.safetensors");
+  }
+  // Expects one error line, with the rank and what differs there.
+  void expect_difference(const std::vector<Part>& parts, const std::string& arguments,
+                         const std::string& what) {
+    EXPECT_EQ(run_on_ranks(parts, arguments), 2) << arguments;
+    const std::string errors = content_of(directory_ / "err");
+    EXPECT_THAT(errors, HasSubstr("on rank 1 the fingerprint of " + what)) << arguments;
+    const std::string sentence = "error: the ranks were started differently";
+    EXPECT_NE(errors.find(sentence), std::string::npos) << errors;
+    EXPECT_EQ(errors.find(sentence), errors.rfind(sentence)) << errors;
+  }
+};
+
+TEST_F(RanksAgreeOnWeights, ThatARunStartsFrom) {
+  for (const char* folder : {"a", "b"})
+    std::ofstream(directory_ / folder / "run.yaml") << fmt::format(
+        "run: {{dir: \"{}\", seed: 3}}\nmodel: {{init: model}}\n"
+        "data: {{train: [{{path: corpus.txt}}], sequence_length: 24}}\n"
+        "batch: {{global: 2, micro: 1}}\noptimizer: {{warmup_steps: 0}}\n"
+        "train: {{steps: 1, eval_every: 0}}\n",
+        (directory_ / "run").string());
+  expect_refused({{}, {.folder = "b"}},
+                 HasSubstr("on rank 1 the fingerprint of the weights in model.init is "));
+  EXPECT_EQ(train({{}, {}}), 0) << content_of(directory_ / "err");
+}
+
+TEST_F(RanksAgreeOnWeights, ThatAreEvaluated) {
+  const std::string eval = "eval --checkpoint model --store texts --threads 1",
+                    embed = "embed --checkpoint model --input texts.txt --output e.jsonl";
+  for (const char* folder : {"a", "b"})
+    ASSERT_EQ(run_on_ranks({{.folder = folder}},
+                           "data tokenize --input texts.txt --tokenizer bytes --output texts"),
+              0)
+        << content_of(directory_ / "err");
+  expect_difference({{}, {.folder = "b"}}, eval, "the weights of the model is ");
+  expect_difference({{}, {.folder = "b"}}, embed, "the weights of the model is ");
+  expect_difference({{}, {.folder = "b"}}, "generate --checkpoint model --prompt the",
+                    "the weights of the model is ");
+  EXPECT_EQ(run_on_ranks({{}, {}}, eval), 0) << content_of(directory_ / "err");
 }
 
 // A copy of the program with another build id in its file.

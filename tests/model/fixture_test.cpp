@@ -85,7 +85,7 @@ class FixtureModel {
                                 .recompute = c.recompute,
                                 .classifier_chunk = chunk});
     model_->prepare();
-    load_parameters(*backend_, store_, SafetensorsModel(kData / c.name));
+    load_parameters(*backend_, store_, SafetensorsModel(kData / c.name), config_);
     backend_->fill(store_.gradients(), 0.0);
     loss_sum_ = arena_.allocate(Region::Workspace, "loss", accumulator_of(c.dtype), {1});
     backend_->fill(loss_sum_, 0.0);
@@ -218,10 +218,11 @@ TEST(LoadWeights, ShardedAndHalfPrecisionDirectoriesLoad) {
   const auto load = [](const char* name) {
     auto backend = backends().front().make();
     Arena arena(*backend);
-    const ParameterSet set(read_hf_config(kData / name / "config.json"));
+    const ModelConfig config = read_hf_config(kData / name / "config.json");
+    const ParameterSet set(config);
     const ParameterStore store(set, arena, DType::F32, false);
     backend->fill(store.weights(), 0.0);
-    load_parameters(*backend, store, SafetensorsModel(kData / name));
+    load_parameters(*backend, store, SafetensorsModel(kData / name), config);
     return to_host(*backend, store.weights());
   };
   const auto whole = load("llama");

@@ -45,7 +45,7 @@ class RetnetForms : public testing::Test {
         logits_(read_golden<double>(expected_, "logits64")) {
     sequences_ = expected_.find("input_ids")->shape[0];
     length_ = expected_.find("input_ids")->shape[1];
-    load_parameters(*backend_, store_, SafetensorsModel(directory()));
+    load_parameters(*backend_, store_, SafetensorsModel(directory()), config_);
     model_.emplace(*backend_, arena_, store_, config_,
                    StageOptions{.sequences = sequences_, .length = length_, .training = false});
     model_->prepare();

@@ -39,7 +39,7 @@ std::vector<std::vector<float>> plain_logits(Backend& device, const fs::path& di
   const ParameterSet set(config);
   Arena arena(*backend);
   const ParameterStore store(set, arena, precision, false);
-  load_parameters(*backend, store, SafetensorsModel(directory));
+  load_parameters(*backend, store, SafetensorsModel(directory), config);
   const std::int64_t n = std::ssize(ids);
   WholeModel model(*backend, arena, store, config, {.length = n, .training = false});
   model.prepare();

@@ -20,6 +20,7 @@
 #include "launch/node_ledger.h"
 #include "launch/topology.h"
 #include "model/adapter/stored_adapter.h"
+#include "model/checksums.h"
 #include "plan/foreign/measured_rows.h"
 #include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
@@ -233,6 +234,24 @@ FileParser checkpoint() {
   return parser;
 }
 
+// Of a directory whose weights are loaded. A run that continues reads it in the parser above.
+FileParser checksums() {
+  const std::string weights = "eight … and more";
+  const auto range = [&](std::size_t begin, std::size_t end) {
+    return Checksums::Range{begin, end - begin, hex64(hash64(weights.data() + begin, end - begin))};
+  };
+  const Checksums list{{{"config.json", "0123456789abcdef"}},
+                       {{"model.safetensors", {range(0, 8), range(8, weights.size())}}}};
+  return {.name = "checksums",
+          .samples = {{{kChecksums, write_checksums(list)}, {"model.safetensors", weights}}},
+          .damaged = {kChecksums},
+          .read = [](const fs::path& directory) {
+            const Checksums found = read_checksums(directory).value();
+            parse_checksums(write_checksums(found), "again");
+            verify_weights_now(directory);
+          }};
+}
+
 // ---- plans
 
 FileParser measured_rows() {
@@ -442,10 +461,11 @@ FileParser reference() {
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(),  overrides(),      model_yaml(),  machine_yaml(),    hf_config(),
-          peft_config(), peft_directory(), checkpoint(),  measured_rows(),   memory_rows(),
-          trial_log(),   tuning_cache(),   topology(),    job_description(), node_ledger(),
-          run_files(),   memory_file(),    energy_tree(), reference(),       profile_file()};
+  return {run_config(),  overrides(),      model_yaml(),   machine_yaml(), hf_config(),
+          peft_config(), peft_directory(), checkpoint(),   checksums(),    measured_rows(),
+          memory_rows(), trial_log(),      tuning_cache(), topology(),     job_description(),
+          node_ledger(), run_files(),      memory_file(),  energy_tree(),  reference(),
+          profile_file()};
 }
 
 }  // namespace kintsugi

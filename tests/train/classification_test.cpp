@@ -131,7 +131,7 @@ TEST(Classification, ALanguageModelGetsANewHead) {
   const auto backend = make_cpu_backend(1);
   Engine engine(*backend, *backend, classifier_options(fixture, false, false));
   engine.prepare();
-  EXPECT_THAT(load_initial_weights(fixture.base(), engine, {}, 5),
+  EXPECT_THAT(load_initial_weights(fixture.base(), engine, {.seed = 5}).description,
               HasSubstr("new classifier head with 2 labels"));
   const std::vector<float> first = weights_of(engine, "score.weight");
   double squares = 0;
@@ -142,9 +142,9 @@ TEST(Classification, ALanguageModelGetsANewHead) {
   const std::vector<float> table = weights_of(engine, "transformer.wte.weight");
   EXPECT_EQ(std::vector<double>(table.begin(), table.end()),
             base.at("transformer.wte.weight").values);
-  load_initial_weights(fixture.base(), engine, {}, 5);
+  load_initial_weights(fixture.base(), engine, {.seed = 5});
   EXPECT_EQ(weights_of(engine, "score.weight"), first);
-  load_initial_weights(fixture.base(), engine, {}, 6);
+  load_initial_weights(fixture.base(), engine, {.seed = 6});
   EXPECT_NE(weights_of(engine, "score.weight"), first);
 }
 

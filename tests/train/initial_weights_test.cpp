@@ -184,7 +184,7 @@ TEST_P(InitialLayout, NewRowsAreTheMeanOfTheirSubtokens) {
     const auto collect = [&](const Member& member) {
       const SubtokenRows subtokens =
           subtokens_of_new_rows(source, kStoredVocabulary, kGrownVocabulary, *tokenizer);
-      EXPECT_THAT(load_initial_weights(source, member.engine, subtokens),
+      EXPECT_THAT(load_initial_weights(source, member.engine, {.subtokens = subtokens}).description,
                   HasSubstr("3 new rows are the mean of their subtokens, 229 of all old ones"));
       train(member, 1, 0, outcome);  // no steps
     };
@@ -243,7 +243,7 @@ TEST_P(InitialLayout, ALargerVocabularyHasTheMeanInItsNewRows) {
       training.model.vocab_size = kGrownVocabulary;
       Outcome outcome;
       const auto collect = [&](const Member& member) {
-        EXPECT_THAT(load_initial_weights(fixture(name), member.engine),
+        EXPECT_THAT(load_initial_weights(fixture(name), member.engine).description,
                     HasSubstr("grows from 67 to 299"));
         train(member, 1, 0, outcome);  // no steps
       };

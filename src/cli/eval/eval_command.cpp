@@ -36,6 +36,7 @@ std::vector<double> score_tokens(const EvalArguments& a, const ModelFiles& files
                           .max_length = static_cast<std::int64_t>(tokens.size()),
                           .max_sequences = 1,
                           .adapter = files.adapter,
+                          .unused = unused_weights_of(a.engine),
                           .loading = loading->callback()});
   loading.reset();
   std::vector<double> values;
@@ -66,6 +67,7 @@ void print_summary(const std::vector<double>& values, const Tokenizer* tokenizer
 void score_text(const EvalArguments& a) {
   if (a.checkpoints.size() > 1) user_error("--text and --token-ids need one --checkpoint");
   const ModelFiles files = find_model(a.checkpoints.front(), a.engine.adapter);
+  check_adapter(files, a.engine.allow_other_base);
   std::vector<std::int32_t> tokens = parse_token_ids(a.token_ids);
   std::unique_ptr<Tokenizer> tokenizer;
   if (!a.text.empty()) {

@@ -187,6 +187,7 @@ class ChatSession {
 
 void chat(ChatArguments& a) {
   const ModelFiles files = find_model(a.checkpoint, a.engine.adapter);
+  check_adapter(files, a.engine.allow_other_base);
   StopStrings{a.stop};  // checks them
   const ModelText text = load_model_text(files, a);
   const ChatFormat& format =
@@ -202,6 +203,7 @@ void chat(ChatArguments& a) {
                          .max_length = context,
                          .max_sequences = 1,
                          .adapter = files.adapter,
+                         .unused = unused_weights_of(a.engine),
                          .loading = loading->callback()});
   loading.reset();
   ChatSession(a, format, text, model, context).run();

@@ -100,6 +100,7 @@ void DocumentJob::run(const Listener& listener) {
       config = read_hf_config(std::filesystem::path(a_.checkpoint) / "config.json");
     });
     a_.checkpoint = job.broadcast_text(a_.checkpoint);
+    check_same_model(job, {a_.checkpoint});
     const std::unique_ptr<Backend> backend = make_backend(
         DeviceChoice::Auto, threads_for(a_.engine.threads, world), {}, world.local_rank());
     std::unique_ptr<DocumentModel> model;
@@ -114,6 +115,7 @@ void DocumentJob::run(const Listener& listener) {
               .max_length = a_.max_length,
               .batch_tokens = a_.batch_tokens,
               .memory_shares = backend->host() == backend.get() ? world.local_size() : 1,
+              .unused = unused_weights_of(a_.engine),
               .loading = loading ? loading->callback() : ProgressCall()});
       loading.reset();
       if (world.rank() == 0) listener.begin(config);

@@ -44,6 +44,7 @@ struct InspectedModel {
 
 InspectedModel inspect_model(const std::string& path, bool statistics) {
   InspectedModel result{StoredModel(path)};
+  if (statistics) result.model.verify();
   CountedMemory memory;
   std::optional<BlockReader> reader;
   if (statistics) reader.emplace(memory);

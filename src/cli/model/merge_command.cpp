@@ -7,12 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/engine.h"
 #include "cli/model/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/units.h"
+#include "data/tokenizers/same_ids.h"
 #include "model/adapter/merge_adapter.h"
 #include "model/merge.h"
 
@@ -29,11 +31,13 @@ struct ModelMergeArguments {
   std::string weights;
   double slerp = 0;
   CLI::Option* slerp_given = nullptr;
+  bool allow_other_tokenizer = false;
   OutputArguments output;
 };
 
 struct MergeAdapterArguments {
   std::string adapter, base;
+  bool allow_other_base = false;
   OutputArguments output;
 };
 
@@ -71,7 +75,32 @@ void write_with_progress(const OutputArguments& arguments, const Write& write) {
            format_number(static_cast<std::int64_t>(result.files), "file"));
 }
 
+// Weights that were trained with different ids do not belong together.
+void check_tokenizers(const std::vector<std::string>& models, bool allow) {
+  std::unique_ptr<Tokenizer> first;
+  for (const std::string& model : models) {
+    std::unique_ptr<Tokenizer> own;
+    try {
+      own = load_tokenizer(model_directory(model).string());
+    } catch (const UserError&) {  // it has none that can be read
+    }
+    if (own && first && !gives_same_ids(*first, *own)) {
+      const std::string text =
+          fmt::format("{} has another tokenizer ({}) than {} ({})", model, own->description(),
+                      models.front(), first->description());
+      if (!allow)
+        user_error(
+            "{}: the same text gets other ids, so that their average has no meaning; to "
+            "merge them all the same, give --allow-other-tokenizer",
+            text);
+      log_warning("{}: the merged model has that of {}", text, models.front());
+    }
+    if (&model == &models.front()) first = std::move(own);
+  }
+}
+
 void run_model_merge(const ModelMergeArguments& arguments) {
+  check_tokenizers(arguments.models, arguments.allow_other_tokenizer);
   MergeOptions options;
   if (!arguments.weights.empty()) options.weights = parse_weights(arguments.weights);
   if (arguments.slerp_given != nullptr && arguments.slerp_given->count() > 0)
@@ -111,6 +140,8 @@ void add_model_merge(CLI::App& model) {
                       "Spherical interpolation between two models: 0 is the first, 1 the second")
           ->transform(real_number(between(0, 1)))
           ->excludes(weights);
+  app->add_flag("--allow-other-tokenizer", arguments->allow_other_tokenizer,
+                "Merge models although their tokenizers differ");
   add_output_options(*app, arguments->output);
   app->footer(
       "Sums are computed in double precision and rounded once. Memory use is small for models of "
@@ -150,6 +181,8 @@ void add_model_merge_adapter(CLI::App& model) {
       ->required();
   app->add_option("--base", arguments->base,
                   "The base model (default: the directory that adapter_config.json names)");
+  app->add_flag("--allow-other-base", arguments->allow_other_base,
+                "Merge although the adapter was trained on other weights than these");
   add_output_options(*app, arguments->output);
   app->footer(
       "Sums are computed in double precision and rounded once. The tokenizer is that of the "
@@ -157,6 +190,7 @@ void add_model_merge_adapter(CLI::App& model) {
       "  kintsugi model merge-adapter runs/lora --output merged\n"
       "  kintsugi model merge-adapter adapter --base Llama-3.1-8B --output merged --dtype bf16");
   app->callback([arguments] {
+    check_adapter(files_to_merge(arguments->adapter, arguments->base), arguments->allow_other_base);
     write_with_progress(arguments->output, [&](const ModelOutput& output) {
       return merge_adapter(arguments->adapter, arguments->base, arguments->output.directory,
                            output);

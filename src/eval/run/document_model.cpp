@@ -92,7 +92,8 @@ DocumentModel::DocumentModel(Backend& backend, const std::filesystem::path& dire
   const SafetensorsModel files(directory);
   store_ = std::make_unique<ParameterStore>(set_, arena_, options_.precision, false);
   work_ = std::make_unique<Work>(backend_, arena_, *store_, config_, options_, packs());
-  load_parameters(backend_, *store_, files, options_.loading);
+  load_parameters(backend_, *store_, files, config_,
+                  {.unused = options_.unused, .progress = options_.loading});
   work_->model.prepare();
   backend_.synchronize();
 }

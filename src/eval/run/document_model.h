@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "core/progress.h"
+#include "model/unused_weights.h"
 #include "model/whole_model.h"
 
 namespace kintsugi {
@@ -26,7 +27,8 @@ struct DocumentModelOptions {
   std::int64_t max_length = 0;     // tokens of a document; 0: the positions of the model
   std::int64_t batch_tokens = 0;   // computed at the same time; 0: 1024 on a CPU, 16384 on a GPU
   std::int64_t memory_shares = 1;  // processes that share the backend's memory
-  ProgressCall loading = {};       // bytes of the weights
+  UnusedWeights unused = UnusedWeights::Refuse;
+  ProgressCall loading = {};  // bytes of the weights
 };
 
 // A model that reads whole documents: for embeddings (hidden states after the final norm,

@@ -93,9 +93,11 @@ void announce_whole(FileLoader& loader, const SafetensorsModel::Location& found,
 
 }  // namespace
 
-void apply_adapter(Backend& backend, const ParameterStore& store, const StoredAdapter& adapter) {
+void apply_adapter(Backend& backend, const ParameterStore& store, const StoredAdapter& adapter,
+                   VerifyShare verify) {
   const ParameterSet& set = store.set();
   FileLoader loader(backend);
+  verify_weights(adapter.directory(), loader, verify);
   for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i) {
     const Parameter& parameter = set[i];
     if (const auto found = adapter.whole().find(parameter.name); found != adapter.whole().end())

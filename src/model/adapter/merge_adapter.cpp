@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "model/adapter/model_files.h"
 #include "model/adapter/stored_adapter.h"
+#include "model/checksums.h"
 #include "tensor/elements.h"
 
 namespace kintsugi {
@@ -39,14 +40,22 @@ fs::path base_directory(const fs::path& adapter, const fs::path& base) {
 
 }  // namespace
 
-WrittenModel merge_adapter(const fs::path& path, const fs::path& base, const fs::path& output,
-                           const ModelOutput& options) {
+ModelFiles files_to_merge(const fs::path& path, const fs::path& base) {
   const fs::path directory = model_directory(path);
   StoredAdapter{directory};  // refuses a wrong path before the base is looked for
-  const StoredModel model(base_directory(directory, base));
+  return {base_directory(directory, base), directory};
+}
+
+WrittenModel merge_adapter(const fs::path& path, const fs::path& base, const fs::path& output,
+                           const ModelOutput& options) {
+  const ModelFiles files = files_to_merge(path, base);
+  const fs::path& directory = files.adapter;
+  const StoredModel model(files.model);
   const StoredAdapter adapter(directory, model.config, model.directory);
   check_output_is_no_input(output, model.directory);
   check_output_is_no_input(output, directory);
+  model.verify();
+  verify_weights_now(directory);
   const ParameterSet set(model.config);
   std::map<std::string, const Parameter*> parameters;  // by the name of the tensor in the files
   for (const Parameter& parameter : set.parameters()) {
@@ -74,8 +83,7 @@ WrittenModel merge_adapter(const fs::path& path, const fs::path& base, const fs:
       add_elements(update, first, values);
     });
   };
-  return write_model(model, ModelFiles{model.directory, directory}.tokenizer(), output, options,
-                     write);
+  return write_model(model, files.tokenizer(), output, options, write);
 }
 
 }  // namespace kintsugi

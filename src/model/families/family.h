@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 
@@ -20,6 +21,9 @@ struct FamilyInfo {
   bool windows = false;        // layers may have sliding windows
   bool values = false;         // the family uses value_size
   bool document_masks = true;  // attention can be limited to a document
+  // The ends of the names of tensors that files may have beside the weights: masks and tables that
+  // are computed, not trained. Unused entries are null.
+  std::array<const char*, 2> buffers = {};
   // Checks in addition to those of all families; may be null.
   void (*check)(ModelConfig& config);
   // Read and write config.json, except for the keys that all families share: tokens, init_std,

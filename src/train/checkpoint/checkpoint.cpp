@@ -12,6 +12,7 @@
 #include "comm/exchange.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "model/fingerprint.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
@@ -144,21 +145,42 @@ void check_same_model(const fs::path& directory, const EngineOptions& options) {
         directory.string());
 }
 
+// The model that adapters are trained on.
+struct BaseModel {
+  SafetensorsModel files;
+  WeightsFingerprint fingerprint = {};
+};
+
+// Ranks that see different files would train on a mixture of them.
+std::optional<BaseModel> open_base(Communicator& host, const EngineOptions& options) {
+  std::optional<BaseModel> base;
+  if (!options.model.lora.on()) return base;
+  together(host, [&] { base = BaseModel{.files = SafetensorsModel(options.base)}; });
+  base->fingerprint = shared_fingerprint(host, base->files);
+  check_agreement(host,
+                  {{"the fingerprint of the weights of the base model", base->fingerprint.text()}});
+  return base;
+}
+
 // Adapters belong to the weights that they were trained with.
-void check_base(TrainerState& state, const StoredWeights& weights, const EngineOptions& options) {
-  if (!state.base.empty() && state.base != weights.base_fingerprint())
+void check_base(TrainerState& state, const BaseModel& base, const Engine& engine) {
+  if (!state.base.empty() && !is_same_model(state.base, base.fingerprint, base.files))
     user_error(
         "the weights in {} are not those that the adapters of the run were trained with: restore "
         "them, or name the directory that has them in model.init",
-        options.base);
-  state.base = weights.base_fingerprint();
+        engine.options().base);
+  if (!state.base.empty() && is_old_fingerprint(state.base) && engine.groups().is_first())
+    log_warning(
+        "an older version recorded the base weights of this run without their large tensors: "
+        "these were not compared; the next checkpoint records all of them");
+  state.base = base.fingerprint.text();
 }
 
 // Checks the model and announces to the loader which tensors to load. `averaged`: load the average
 // of the weights.
 TrainerState announce_contents(const fs::path& directory, const fs::path& state_files,
                                bool averaged, Engine& engine, FileLoader& loader,
-                               const BeginsStage& begins) {
+                               const BeginsStage& begins, const std::optional<BaseModel>& base) {
   const EngineOptions& options = engine.options();
   TrainerState state = saved_state(directory);
   if (options.model.lora.on() || is_adapter_directory(directory) || (begins && begins(state)))
@@ -169,7 +191,7 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
   const Optimizer& optimizer = engine.optimizer();
   const SafetensorsModel saved_optimizer(state_files, "optimizer");
   const StoredWeights weights(loader, directory, engine);
-  check_base(state, weights, options);
+  if (base) check_base(state, *base, engine);
   const std::vector<StoredSlot> slots = stored_slots(loader, saved_optimizer, engine);
   // Runs in 16 bits store their master weights there.
   const auto trained = [](const Parameter& parameter) { return parameter.trained; };
@@ -223,13 +245,13 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const B
   verify_files(host, model, loader, owner);
   if (averaged) verify_files(host, model / kAverage, loader, owner);
   if (state_files.parent_path() != model) verify_files(host, state_files, loader, owner);
-  const bool has_base = engine.options().model.lora.on();
-  if (has_base) verify_weights(host, engine.options().base, loader);
+  const std::optional<BaseModel> base = open_base(host, engine.options());
+  if (base) verify_weights(host, engine.options().base, loader);
   TrainerState state;
   std::exception_ptr refused;  // reported only if no file is damaged, which may be the cause
   together(host, [&] {
     try {
-      state = announce_contents(model, state_files, averaged, engine, loader, begins);
+      state = announce_contents(model, state_files, averaged, engine, loader, begins, base);
     } catch (const UserError&) {
       refused = std::current_exception();
       loader.forget_loads();
@@ -243,7 +265,6 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const B
   together(host, [&] {
     if (refused) std::rethrow_exception(refused);
   });
-  if (has_base) check_agreement(host, {{"the weights of the base model", state.base}});
   if (has_ema && !averaged && host.rank() == 0)
     log_info("the average of the weights (train.ema) starts from the weights of step {}",
              state.step);

@@ -3,25 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "comm/exchange.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "model/checksums.h"
 #include "tensor/safetensors_files.h"
 #include "train/checkpoint/folder.h"
 #include "train/checkpoint/saved_tensors.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-const char* const kAlgorithm = "xxh3-64";
-
-}  // namespace
 
 CheckpointWriter::CheckpointWriter(Communicator& group, fs::path directory)
     : group_(group), directory_(std::move(directory)) {
@@ -105,25 +98,23 @@ void CheckpointWriter::finish() {
       local_ranges += fmt::format("{} {} {} {}\n", range.offset, range.bytes,
                                   hex64(range.hash->digest()), range.file);
   });
-  std::map<std::string, std::map<std::uint64_t, Json>> ranges;
+  std::map<std::string, std::map<std::uint64_t, Checksums::Range>> ranges;
   for (const std::string& lines : gather_texts(group_, local_ranges)) {
     std::istringstream stream(lines);
     std::uint64_t offset = 0, bytes = 0;
     std::string hash, file;
     while (stream >> offset >> bytes >> hash && std::getline(stream >> std::ws, file)) {
-      const bool is_new = ranges[file].emplace(offset, Json{offset, bytes, hash}).second;
+      const bool is_new =
+          ranges[file].emplace(offset, Checksums::Range{offset, bytes, hash}).second;
       KINTSUGI_CHECK(is_new, "two ranks wrote {} at offset {}", file, offset);
     }
   }
   together(group_, [&] {
     if (!is_first()) return;
-    Json listed = Json::object();
-    for (const auto& [file, by_offset] : ranges) {
-      listed[file] = Json::array();
-      for (const auto& [offset, range] : by_offset) listed[file].push_back(range);
-    }
-    const Json checksums{{"algorithm", kAlgorithm}, {"files", hashes_}, {"pieces", listed}};
-    text("checksums.json", checksums.dump(2) + "\n");
+    Checksums checksums{hashes_, {}};
+    for (const auto& [file, by_offset] : ranges)
+      for (const auto& [offset, range] : by_offset) checksums.tensors[file].push_back(range);
+    text(kChecksums, write_checksums(checksums));
     for (const auto& entry : fs::directory_iterator(directory_))
       if (entry.is_directory()) sync_directory(entry.path());
     sync_directory(directory_);
@@ -132,18 +123,13 @@ void CheckpointWriter::finish() {
 
 namespace {
 
-[[noreturn]] void damaged(const fs::path& file, const std::string& what, CheckpointOf owner) {
-  damaged_file("{} {}: it is damaged{}", file.string(), what,
-               owner == CheckpointOf::OtherRun
-                   ? "; copy it again, or name another checkpoint in run.from"
-                   : "");
+const char* remedy(CheckpointOf owner) {
+  return owner == CheckpointOf::OtherRun ? "; copy it again, or name another checkpoint in run.from"
+                                         : "";
 }
 
-[[noreturn]] void damaged_weights(const fs::path& file) {
-  user_error(
-      "{} does not match its checksum: it is damaged; copy it again, or delete checksums.json "
-      "beside it if you changed the weights on purpose",
-      file.string());
+[[noreturn]] void damaged(const fs::path& file, const std::string& what, CheckpointOf owner) {
+  damaged_file("{} {}: it is damaged{}", file.string(), what, remedy(owner));
 }
 
 void check_exists(const fs::path& file, CheckpointOf owner) {
@@ -161,56 +147,35 @@ void does_not_match(const fs::path& file) {
   damaged(file, "does not match its checksum", owner);
 }
 
-void check_ranges(Communicator& group, const fs::path& path, const Json& ranges, FileLoader& loader,
+void check_ranges(Communicator& group, const fs::path& path,
+                  const std::vector<Checksums::Range>& ranges, FileLoader& loader,
                   CheckpointOf owner, std::size_t& turn) {
   const int file = loader.open(path);
-  std::error_code error;
-  const std::uint64_t size = fs::file_size(path, error);
-  if (error) failure("cannot read {}: {}", path.string(), error.message());
-  std::uint64_t end = 0;
-  for (const Json& range : ranges) {
-    const auto offset = range.at(0).get<std::uint64_t>(), bytes = range.at(1).get<std::uint64_t>();
-    if (offset != end || bytes > size - offset)
-      damaged(path, "does not have the size in checksums.json", owner);
-    end = offset + bytes;
-    const bool ours =
-        turn++ % static_cast<std::size_t>(group.size()) == static_cast<std::size_t>(group.rank());
-    const auto hash = range.at(2).get<std::string>();
-    if (ours)
-      loader.verify(file, offset, bytes, hash,
+  if (loader.size(file) != Checksums::size(ranges))
+    damaged(path, "does not have the size in checksums.json", owner);
+  for (const Checksums::Range& range : ranges)
+    if (turn++ % static_cast<std::size_t>(group.size()) == static_cast<std::size_t>(group.rank()))
+      loader.verify(file, range.offset, range.bytes, range.hash,
                     owner == CheckpointOf::OtherRun ? does_not_match<CheckpointOf::OtherRun>
                                                     : does_not_match<CheckpointOf::ThisRun>);
+}
+
+// Throws DamagedFile if it is no list.
+Checksums read_list(const fs::path& directory, CheckpointOf owner) {
+  const fs::path list = directory / kChecksums;
+  check_exists(list, owner);
+  const std::string text = read_text_file(list);
+  try {
+    return parse_checksums(text, list.string());
+  } catch (const UserError& error) {
+    damaged_file("{}: it is damaged{}", error.what(), remedy(owner));
   }
-  if (end != size) damaged(path, "does not have the size in checksums.json", owner);
 }
 
 }  // namespace
 
 void verify_weights(Communicator& group, const fs::path& directory, FileLoader& loader) {
-  together(group, [&] {
-    const fs::path list = directory / "checksums.json";
-    if (!fs::exists(list)) return;
-    try {
-      const Json checksums = Json::parse(read_text_file(list));
-      std::int64_t turn = 0;
-      for (const auto& [name, ranges] : checksums.at("pieces").items())
-        for (const Json& range : ranges) {
-          const auto offset = range.at(0).get<std::uint64_t>(),
-                     bytes = range.at(1).get<std::uint64_t>();
-          const fs::path path = directory / name;
-          if (!fs::exists(path)) continue;  // not read: another file may hold the tensors
-          if (const std::uint64_t size = fs::file_size(path);
-              offset > size || bytes > size - offset)
-            damaged_weights(path);
-          if (turn++ % group.size() == group.rank())
-            loader.verify(loader.open(path), offset, bytes, range.at(2).get<std::string>(),
-                          damaged_weights);
-        }
-    } catch (const nlohmann::json::exception&) {
-      user_error("{} is not a list of checksums: copy the checkpoint again, or delete this file",
-                 list.string());
-    }
-  });
+  together(group, [&] { verify_weights(directory, loader, {group.rank(), group.size()}); });
 }
 
 namespace {
@@ -227,41 +192,36 @@ void without_mistakes(CheckpointOf owner, const std::function<void()>& work) {
   }
 }
 
-bool ranges_match(const fs::path& file, const Json& ranges) {
+bool ranges_match(const fs::path& file, const std::vector<Checksums::Range>& ranges) {
   const MappedFile mapped(file);
   const std::span<const std::byte> bytes = mapped.bytes();
-  std::uint64_t end = 0;
-  for (const Json& range : ranges) {
-    const auto offset = range.at(0).get<std::uint64_t>(), size = range.at(1).get<std::uint64_t>();
-    if (offset != end || size > bytes.size() - offset) return false;
-    const std::string hash = hex64(hash64(bytes.data() + offset, size));
+  if (bytes.size() != Checksums::size(ranges)) return false;
+  for (const Checksums::Range& range : ranges) {
+    const std::string hash = hex64(hash64(bytes.data() + range.offset, range.bytes));
     mapped.check_intact();
-    if (hash != range.at(2).get<std::string>()) return false;
-    end = offset + size;
+    if (hash != range.hash) return false;
   }
-  return end == bytes.size();
+  return true;
 }
 
-bool text_matches(const fs::path& path, const Json& expected) {
+bool text_matches(const fs::path& path, const std::string& expected) {
   const MappedFile file(path);
   const std::string hash = hex64(hash64(file.bytes().data(), file.bytes().size()));
   file.check_intact();
-  return hash == expected.get<std::string>();
+  return hash == expected;
 }
 
 bool matches_list(const fs::path& directory, const std::string& damage) {
-  const fs::path list = directory / "checksums.json";
   const auto named = [&](const std::string& name) {
     return damage.find((directory / name).string()) != std::string::npos;
   };
-  check_exists(list, CheckpointOf::ThisRun);
-  const Json checksums = Json::parse(read_text_file(list));
-  for (const auto& [name, expected] : checksums.at("files").items()) {
+  const Checksums checksums = read_list(directory, CheckpointOf::ThisRun);
+  for (const auto& [name, expected] : checksums.texts) {
     if (!named(name)) continue;
     check_exists(directory / name, CheckpointOf::ThisRun);
     if (!text_matches(directory / name, expected)) return false;
   }
-  for (const auto& [name, ranges] : checksums.at("pieces").items()) {
+  for (const auto& [name, ranges] : checksums.tensors) {
     if (!named(name)) continue;
     check_exists(directory / name, CheckpointOf::ThisRun);
     if (!ranges_match(directory / name, ranges)) return false;
@@ -279,10 +239,8 @@ bool is_still_damaged(const fs::path& checkpoint, const std::string& damage) {
     try {
       for (const fs::path& directory : {model, model / kAverage, state})
         if (good && fs::exists(directory)) good = matches_list(directory, damage);
-    } catch (const nlohmann::json::exception&) {
-      good = false;
     } catch (const DamagedFile&) {
-      good = false;  // missing
+      good = false;  // a file is missing, or the list is no list
     }
   });
   return !good;
@@ -291,24 +249,16 @@ bool is_still_damaged(const fs::path& checkpoint, const std::string& damage) {
 void verify_files(Communicator& group, const fs::path& directory, FileLoader& loader,
                   CheckpointOf owner) {
   const auto verify = [&] {
-    const fs::path list = directory / "checksums.json";
-    check_exists(list, owner);
-    try {
-      const Json checksums = Json::parse(read_text_file(list));
-      if (checksums.at("algorithm").get<std::string>() != kAlgorithm)
-        damaged(list, "names another algorithm", owner);
-      std::size_t turn = 0;
-      for (const auto& [name, expected] : checksums.at("files").items()) {
-        check_exists(directory / name, owner);
-        if (!text_matches(directory / name, expected))
-          damaged(directory / name, "does not match its checksum", owner);
-      }
-      for (const auto& [name, ranges] : checksums.at("pieces").items()) {
-        check_exists(directory / name, owner);
-        check_ranges(group, directory / name, ranges, loader, owner, turn);
-      }
-    } catch (const nlohmann::json::exception&) {
-      damaged(list, "is not a list of checksums", owner);
+    const Checksums checksums = read_list(directory, owner);
+    for (const auto& [name, expected] : checksums.texts) {
+      check_exists(directory / name, owner);
+      if (!text_matches(directory / name, expected))
+        damaged(directory / name, "does not match its checksum", owner);
+    }
+    std::size_t turn = 0;
+    for (const auto& [name, ranges] : checksums.tensors) {
+      check_exists(directory / name, owner);
+      check_ranges(group, directory / name, ranges, loader, owner, turn);
     }
   };
   together(group, [&] { without_mistakes(owner, verify); });

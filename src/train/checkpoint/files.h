@@ -83,8 +83,8 @@ void verify_files(Communicator& group, const std::filesystem::path& directory, F
 // error, names. Failure if one cannot be read.
 bool is_still_damaged(const std::filesystem::path& checkpoint, const std::string& damage);
 
-// The same for a directory whose weights another run starts from: only tensors are checked, and
-// only if the directory has a checksums.json.
+// Announces the checksums of a directory whose weights another run starts from
+// (model/checksums.h). The ranks share the ranges.
 void verify_weights(Communicator& group, const std::filesystem::path& directory,
                     FileLoader& loader);
 

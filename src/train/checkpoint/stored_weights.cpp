@@ -1,7 +1,6 @@
 #include "train/checkpoint/stored_weights.h"
 
 #include "core/error.h"
-#include "model/stored_model.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/history.h"
 
@@ -37,7 +36,6 @@ void StoredWeights::open_adapter(FileLoader& loader, const fs::path& directory,
                                  const Engine& engine) {
   const EngineOptions& options = engine.options();
   files_.emplace(options.base);
-  base_fingerprint_ = quick_fingerprint(*files_);
   adapter_.emplace(directory, options.model, options.base);
   check_adapter_settings(*adapter_, options.model.lora);
   stored_.emplace(loader, *files_, engine.parameters(), "",

@@ -21,8 +21,6 @@ class StoredWeights {
 
   const ParameterSource& all() const { return *all_; }
   const ParameterSource& trained() const { return *trained_; }
-  // Of the base model of adapters; empty: none are trained.
-  const std::string& base_fingerprint() const { return base_fingerprint_; }
 
  private:
   void open_adapter(FileLoader& loader, const std::filesystem::path& directory,
@@ -34,7 +32,6 @@ class StoredWeights {
   std::optional<AdapterParameters> adapters_;
   std::optional<ChosenParameters> chosen_;
   const ParameterSource *all_ = nullptr, *trained_ = nullptr;
-  std::string base_fingerprint_;
 };
 
 }  // namespace kintsugi

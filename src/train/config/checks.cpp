@@ -145,6 +145,9 @@ class Checks {
                "is empty: give at least one source, for example [{{path: corpus.txt}}]");
     if (config_.model_new_tokens != NewTokens::Mean && config_.model_init.empty())
       complain("model.new_tokens", "is only for model.init: remove it, or give the weights there");
+    if (config_.model_allow_unused && config_.model_init.empty())
+      complain("model.allow_unused_weights",
+               "is only for model.init: remove it, or give the weights there");
     const ModelConfig& model = config_.model;
     if (model.positions() == PositionKind::Learned && data.sequence_length > model.max_positions)
       complain("data.sequence_length",

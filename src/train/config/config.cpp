@@ -53,7 +53,8 @@ class RunReader : public YamlReader {
     if (const YAML::Node preset = node["preset"]) section.preset = preset.Scalar();
     if (const YAML::Node config = node["config"]) section.config = config.Scalar();
     if (const YAML::Node init = node["init"]; init && !init.IsNull()) section.init = init.Scalar();
-    read_new_tokens(node["new_tokens"], section.new_tokens);
+    read_key(node, "new_tokens", "mean or subtokens", section.new_tokens);
+    read_key(node, "allow_unused_weights", "true or false", section.allow_unused);
   }
 
   explicit RunReader(YamlReader reader) : YamlReader(std::move(reader)) {}
@@ -122,13 +123,17 @@ class RunReader : public YamlReader {
   }
 
  private:
-  void read_new_tokens(const YAML::Node& node, NewTokens& value) const {
+  // A key of the section `model` that is not a field of the model.
+  template <class Value>
+  void read_key(const YAML::Node& model, const std::string& key, const char* choices,
+                Value& value) const {
+    const YAML::Node node = model[key];
     if (!node) return;
     try {
-      if (!node.IsScalar()) user_error("must be mean or subtokens, not {}", in_words(node));
-      value = YamlScalar<NewTokens>::parse(node.Scalar());
+      if (!node.IsScalar()) user_error("must be {}, not {}", choices, in_words(node));
+      value = YamlScalar<Value>::parse(node.Scalar());
     } catch (const UserError& error) {
-      user_error("{}: model.new_tokens: {}", document().where("model.new_tokens"), error.what());
+      user_error("{}: model.{}: {}", document().where("model." + key), key, error.what());
     }
   }
 };
@@ -157,8 +162,9 @@ class RunWriter : public YamlWriter {
     const std::string init =
         section.init.empty() ? "null" : YamlScalar<std::string>::format(section.init);
     block(key,
-          fmt::format("{}init: {}\nnew_tokens: {}\n", model_to_yaml(section.model), init,
-                      YamlScalar<NewTokens>::format(section.new_tokens)),
+          fmt::format("{}init: {}\nnew_tokens: {}\nallow_unused_weights: {}\n",
+                      model_to_yaml(section.model), init,
+                      YamlScalar<NewTokens>::format(section.new_tokens), section.allow_unused),
           origin);
   }
   void operator()(const char* key, ObjectiveSection section) {

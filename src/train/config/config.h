@@ -294,6 +294,7 @@ struct RunConfig {
   std::string model_config;
   std::string model_init;  // the directory whose weights the run starts from; empty: random weights
   NewTokens model_new_tokens = NewTokens::Mean;
+  bool model_allow_unused = false;  // of the tensors in model_init
   // Values given under `model:` are kept. Values that come only from a preset or config.json are
   // adapted to the run: the vocabulary to the tokenizer, the positions to the sequence length.
   bool vocab_size_given = false, max_positions_given = false, rope_scaling_given = false;

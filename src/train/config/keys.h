@@ -377,6 +377,7 @@ struct ModelSection {
   std::string& config;
   std::string& init;
   NewTokens& new_tokens;
+  bool& allow_unused;
   const std::string& run;  // run.dir
 };
 
@@ -469,7 +470,9 @@ void describe(V& v, RunTraining& c) {
 }
 
 inline ModelSection model_section(RunConfig& c) {
-  return {c.model, c.model_preset, c.model_config, c.model_init, c.model_new_tokens, c.run.dir};
+  return {c.model,      c.model_preset,     c.model_config,
+          c.model_init, c.model_new_tokens, c.model_allow_unused,
+          c.run.dir};
 }
 
 // One stage of `stages`. All other keys are those of the whole run.
