@@ -23,9 +23,10 @@ struct EngineArguments {
   std::string adapter;      // a PEFT directory; empty: none
   InferenceOptions engine = {};
 };
-// --adapter, --precision and --threads
+// --precision and --threads
 void add_precision_options(CLI::App& command, EngineArguments& arguments);
-// The others, without --tensor.
+void add_adapter_option(CLI::App& command, EngineArguments& arguments);
+// --adapter and the options of the engine, without --tensor.
 void add_engine_options(CLI::App& command, EngineArguments& arguments);
 
 // Loads a model on all ranks of the job, once on each `tensor` of them, and calls `work` on the
