@@ -19,6 +19,7 @@ struct LaunchRequest {
   std::string topology = {};  // a file, or "this"; empty: the machine's
   LaunchOptions options = {};
   bool print = false;
+  bool allow_undriven_gpus = false;
   bool local = false;
   std::int64_t ranks = 1;  // with `local`
   std::int64_t max_jobs = 50;
@@ -35,8 +36,11 @@ struct PreparedRun {
   double job_s = 0;            // 0: the default
 };
 
-// Reads the configuration and checks every cell: layout, memory, data, time, directories. Writes
-// nothing. UserError.
+// Whether one of them may compute on GPUs.
+bool wants_gpus(const std::vector<PreparedRun>& runs);
+
+// Reads the configuration and checks every cell: layout, memory, data, time, directories, and
+// whether this program can use the machine's GPUs. Writes nothing. UserError.
 std::vector<PreparedRun> prepare_runs(const LaunchRequest& request);
 
 }  // namespace kintsugi
