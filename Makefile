@@ -122,8 +122,8 @@ bench: packages
 	@$(BUILD)/bench_step
 
 # Compares the planner with published measurements: errors by source.
-ROWS ?= ../shared/ground_truth/layouts.csv
-MEMORY_ROWS ?= ../shared/ground_truth/memory.csv
+ROWS ?= bench/published/layouts.csv
+MEMORY_ROWS ?= bench/published/memory.csv
 plan-accuracy: build
 	@$(BUILD)/kintsugi plan --evaluate $(ROWS) --accuracy
 	@$(BUILD)/kintsugi plan --evaluate $(MEMORY_ROWS) --accuracy

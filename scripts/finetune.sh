@@ -54,7 +54,7 @@ show_chat() {
   local start
   for start in "And God said unto Moses, Go" "Blessed is the man that walketh" "And it came to pass when"; do
     printf '\n%s … ' "$start"
-    "$kintsugi" chat --checkpoint "$1" --chat-template chatml --max-tokens 40 --temperature 0.5 --seed 1 <<< "$start"
+    "$kintsugi" chat --checkpoint "$1" --max-tokens 40 --temperature 0.5 --seed 1 <<< "$start"
   done
 }
 

@@ -201,5 +201,21 @@ TEST(Packaging, TheManPageHasEveryCommand) {
   }
 }
 
+// The measurements that make plan-accuracy reads are part of the project, with their sources.
+TEST(Packaging, PlanAccuracyReadsFilesOfTheProject) {
+  const std::string makefile = content_of(kRoot / "Makefile");
+  const std::regex rows("\\n(MEMORY_)?ROWS \\?= ([^\\n]+)");
+  int files = 0;
+  for (auto found = std::sregex_iterator(makefile.begin(), makefile.end(), rows);
+       found != std::sregex_iterator(); ++found, ++files) {
+    const fs::path file = (*found)[2].str();
+    EXPECT_FALSE(file.string().starts_with("..")) << file;
+    const std::string text = content_of(kRoot / file);
+    EXPECT_THAT(text.substr(0, text.find('\n')), testing::HasSubstr("source")) << file;
+    EXPECT_GT(std::count(text.begin(), text.end(), '\n'), 400) << file;
+  }
+  EXPECT_EQ(files, 2);
+}
+
 }  // namespace
 }  // namespace kintsugi

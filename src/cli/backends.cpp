@@ -1,6 +1,7 @@
 #include "cli/backends.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -65,6 +66,38 @@ int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>&
 DeviceChoice device_in_use(DeviceChoice device) {
   if (device != DeviceChoice::Auto) return device;
   return cuda_device_count() > 0 ? DeviceChoice::Cuda : DeviceChoice::Cpu;
+}
+
+std::optional<bool> drives_gpus(GpuVendor vendor) {
+  switch (vendor) {
+    case GpuVendor::Unknown:
+      return std::nullopt;
+    case GpuVendor::None:
+      return true;  // every build has the CPU backend
+    case GpuVendor::Nvidia:
+      return !cuda_library_versions().empty();
+    case GpuVendor::Amd:
+      return false;
+  }
+  return std::nullopt;
+}
+
+std::string why_undriven(GpuVendor vendor) {
+  if (drives_gpus(vendor).value_or(true)) return "";
+  return vendor == GpuVendor::Amd ? "it has no backend for them"
+                                  : "it was built without CUDA (docs/install.md)";
+}
+
+std::string why_undriven(const Machine& machine) {
+  const std::string why = why_undriven(machine.gpu.vendor);
+  if (why.empty()) return "";
+  return fmt::format("this program cannot use the GPUs of {} ({}, {}): {}", machine.name,
+                     machine.gpu.name, name_of(machine.gpu.vendor), why);
+}
+
+std::string_view name_of(GpuVendor vendor) {
+  constexpr std::array<std::string_view, 4> kNames = {"unknown", "none", "NVIDIA", "AMD"};
+  return kNames.at(static_cast<std::size_t>(vendor));
 }
 
 std::unique_ptr<World> make_world(Trace* trace) {

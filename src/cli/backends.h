@@ -10,12 +10,21 @@
 #include "comm/blame.h"
 #include "comm/communicator.h"
 #include "core/trace.h"
+#include "plan/machines/machine.h"
 #include "train/config/config.h"
 
 namespace kintsugi {
 
 // Resolves `auto`: cuda if this machine has a GPU, otherwise cpu.
 DeviceChoice device_in_use(DeviceChoice device);
+
+// Whether this build computes on the GPUs of `vendor`; empty: the vendor is not known.
+std::optional<bool> drives_gpus(GpuVendor vendor);
+// Why it does not: "it has no backend for them", or about a machine "this program cannot use the
+// GPUs of …: it has …". Empty: it does, or that is not known.
+std::string why_undriven(GpuVendor vendor);
+std::string why_undriven(const Machine& machine);
+std::string_view name_of(GpuVendor vendor);  // "NVIDIA"
 
 // Creates the backend of `device`. The ranks of one node share its GPUs by `local_rank`.
 // Here and below, `trace` (may be nullptr) records the operations and must outlive the result.

@@ -22,6 +22,16 @@ void add_precision_options(CLI::App& command, EngineArguments& a) {
                    "Ignore tensors in the model's files that its config.json does not use");
 }
 
+void add_adapter_option(CLI::App& command, EngineArguments& a) {
+  command
+      .add_option("--adapter", a.adapter,
+                  "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run "
+                  "directory of a run with `adapter:`")
+      ->type_name("DIR");
+  command.add_flag("--allow-other-base", a.allow_other_base,
+                   "Use the adapter although it was trained on other weights than these");
+}
+
 void add_engine_options(CLI::App& command, EngineArguments& a) {
   const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
     command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
@@ -43,13 +53,7 @@ void add_engine_options(CLI::App& command, EngineArguments& a) {
                   a.engine.deterministic ? "on" : "off"));
   command.add_flag("!--no-prefix-reuse", a.engine.reuse_prefixes,
                    "Do not keep what was computed for prompts that begin in the same way");
-  command
-      .add_option("--adapter", a.adapter,
-                  "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run "
-                  "directory of a run with `adapter:`")
-      ->type_name("DIR");
-  command.add_flag("--allow-other-base", a.allow_other_base,
-                   "Use the adapter although it was trained on other weights than these");
+  add_adapter_option(command, a);
 }
 
 void check_adapter(const ModelFiles& files, bool allow) {

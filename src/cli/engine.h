@@ -29,7 +29,9 @@ inline UnusedWeights unused_weights_of(const EngineArguments& arguments) {
 }
 // --precision, --threads and --allow-unused-weights
 void add_precision_options(CLI::App& command, EngineArguments& arguments);
-// The others, without --tensor.
+// --adapter and --allow-other-base
+void add_adapter_option(CLI::App& command, EngineArguments& arguments);
+// --adapter and the options of the engine, without --tensor.
 void add_engine_options(CLI::App& command, EngineArguments& arguments);
 
 // Before an adapter is loaded: UserError if it was trained on other weights than those in

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/run_directory.h"
 #include "core/units.h"
 #include "model/adapter/peft_config.h"
 #include "model/families/family.h"
@@ -248,19 +249,11 @@ void ModelConfig::complete_and_check() {
 }
 
 std::filesystem::path model_directory(const std::filesystem::path& path) {
-  std::error_code ignored;
-  const auto holds_model = [&](const std::filesystem::path& directory) {
+  return resolve_run_directory(path, [](const std::filesystem::path& directory) {
+    std::error_code ignored;
     return std::filesystem::exists(directory / "config.json", ignored) ||
            is_adapter_directory(directory);
-  };
-  if (holds_model(path)) return path;
-  const std::filesystem::path checkpoints = path / "checkpoints";
-  for (const std::filesystem::path& latest : {checkpoints / "latest", path / "latest"})
-    if (holds_model(latest)) return latest;
-  if (std::filesystem::is_directory(checkpoints, ignored))
-    user_error("the run in {} has no checkpoint yet: {} is missing", path.string(),
-               (checkpoints / "latest").string());
-  return path;
+  });
 }
 
 ModelConfig read_model_directory(const std::filesystem::path& path) {

@@ -2,7 +2,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <limits>
+#include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -144,10 +149,51 @@ ModelConfig parse_fields(const std::string& text, const std::string& source, Mod
   return config;
 }
 
+// "llama" and 8e9 of "llama-8b"; nothing if no part of the name is a size.
+struct SizedName {
+  std::string family;
+  double parameters = 0;
+};
+std::optional<SizedName> sized_name(const std::string& name) {
+  for (std::size_t dash = name.find('-'); dash != name.npos; dash = name.find('-', dash + 1)) {
+    std::string part = name.substr(dash + 1, name.find('-', dash + 1) - dash - 1);
+    std::transform(part.begin(), part.end(), part.begin(),
+                   [](unsigned char letter) { return std::toupper(letter); });
+    if (part.size() < 2 || part[0] < '0' || part[0] > '9' || !std::strchr("MBT", part.back()))
+      continue;
+    try {
+      return SizedName{name.substr(0, dash), static_cast<double>(parse_count(part))};
+    } catch (const UserError&) {
+    }
+  }
+  return std::nullopt;
+}
+
+// The preset that a name without a preset may mean: of its family the one nearest in size, because
+// "llama-6b" differs from "llama-1b" and "llama-8b" by one letter each; otherwise by spelling.
+std::string nearest_preset(const std::string& name) {
+  const std::vector<std::string> presets = preset_names();
+  const std::optional<SizedName> wanted = sized_name(name);
+  if (!wanted || wanted->parameters <= 0) return nearest_word(name, presets);
+  std::vector<std::string> families;
+  for (const std::string& preset : presets)
+    if (const auto sized = sized_name(preset)) families.push_back(sized->family);
+  const std::string family = nearest_word(wanted->family, families);
+  std::string nearest;
+  double smallest = std::numeric_limits<double>::infinity();
+  for (const std::string& preset : presets) {
+    const std::optional<SizedName> sized = sized_name(preset);
+    if (!sized || sized->family != family) continue;
+    const double distance = std::abs(std::log(sized->parameters / wanted->parameters));
+    if (distance < smallest) std::tie(smallest, nearest) = std::pair(distance, preset);
+  }
+  return nearest;
+}
+
 ModelConfig preset_fields(const std::string& name) {
   for (const EmbeddedPreset& preset : embedded_presets())
     if (preset.name == name) return parse_fields(preset.yaml, "preset " + name, {});
-  const std::string near = nearest_word(name, preset_names());
+  const std::string near = nearest_preset(name);
   user_error("there is no preset '{}'{}; kintsugi model --list shows them all", name,
              near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
 }

@@ -8,6 +8,7 @@
 #include "core/hash.h"
 #include "core/log.h"
 #include "data/sampling/megatron_order.h"
+#include "data/tokenizers/byte_tokenizer.h"
 
 namespace kintsugi {
 namespace {
@@ -23,7 +24,7 @@ TokenStream sequence_range(const TokenShard& shard, std::int64_t first, std::int
 void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Tokenizer& tokenizer,
                      const RunConfig& config) {
   if (shard.is_text()) {
-    if (config.data.tokenizer != "bytes")
+    if (tokenizer.fingerprint() != make_byte_tokenizer()->fingerprint())
       user_error(
           "{} is text, but data.tokenizer is {}: convert it to a token store with `kintsugi data "
           "tokenize --input {} --tokenizer {} --output …` and use that store as the path",
@@ -126,6 +127,8 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
   Source& opened = sources_.emplace_back();
   opened.name = source.name;
   opened.shards = open_checked(source.path, config);
+  for (const auto& info : read_store_infos(opened.shards))
+    if (info && !info->chat_format.empty()) chat_formats_.insert(info->chat_format);
   TokenStream valid;
   if (config.data.megatron()) {
     if (opened.shards.size() != 1)
@@ -153,6 +156,13 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
         "shorter data.sequence_length or a smaller data.valid_fraction",
         source.path, opened.train.tokens(), needed);
   if (config.data.valid.empty()) held_out_.push_back({source.name, {}, std::move(valid)});
+}
+
+const ChatFormat* RunData::chat_format() const {
+  if (chat_formats_.size() != 1) return nullptr;
+  for (const ChatFormat& format : chat_formats())
+    if (format.name == *chat_formats_.begin()) return &format;
+  return nullptr;  // of a newer version
 }
 
 std::vector<std::optional<double>> RunData::source_weights(const DataConfig& data) const {

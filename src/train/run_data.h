@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "data/chat/chat_template.h"
 #include "data/sampling/sample_order.h"
 #include "data/sampling/sample_reader.h"
 #include "data/sampling/validation_set.h"
@@ -53,6 +55,8 @@ class RunData {
   const SampleOptions& sample_options() const { return options_; }
   SampleOptions validation_options() const;  // validation sets of text are windows
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // The format of the conversations in the training data; nullptr: it has none, or several.
+  const ChatFormat* chat_format() const;
   // Hashes everything that determines the order of the samples, and the sizes and the ends of the
   // files. Cheap enough for every rank.
   std::string fingerprint() const;
@@ -101,7 +105,8 @@ class RunData {
   std::vector<float> class_weights_;
   bool packed_validation_ = false;
   std::vector<Source> sources_;
-  std::vector<HeldOutSet> held_out_;  // one per validation set
+  std::set<std::string> chat_formats_;  // of the sources
+  std::vector<HeldOutSet> held_out_;    // one per validation set
   std::unique_ptr<SampleOrder> order_;
   std::vector<ValidationSet> validation_;
 };

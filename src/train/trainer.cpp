@@ -53,7 +53,8 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   outliers_ = OutlierHistory(config_.optimizer.skip_step);
   spikes_ = SpikeHistory(config_.train.spikes);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
-  if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
+  if (is_first())
+    tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model, data_->chat_format());
   check_other_run(config_);
   if (config_.stage == 0 && list_checkpoints(directory_ / "checkpoints").empty()) {
     if (!config_.model_init.empty()) {

@@ -58,6 +58,16 @@ class CommandTest : public testing::Test {
 
 // ---- the program itself
 
+// All of core/exit_code.h.
+TEST_F(CommandTest, HelpListsEveryExitCode) {
+  const std::string help = run({"--help"}).out;
+  const std::size_t codes = help.find("Exit codes: ");
+  ASSERT_NE(codes, std::string::npos);
+  for (const char* code : {"0 success", "1 failure", "2 a mistake", "3 the training diverged",
+                           "4 a job without progress", "75 stopped on request"})
+    EXPECT_THAT(help.substr(codes), HasSubstr(code));
+}
+
 TEST_F(CommandTest, HelpHasAnExample) {
   const CommandResult help = run({"--help"});
   EXPECT_EQ(help.code, 0);

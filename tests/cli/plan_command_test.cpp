@@ -101,8 +101,6 @@ TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
         std::tuple("--model gpt2-124m --scaling weak --json", "--json", "--scaling"),
         std::tuple("--model gpt2-124m --scaling weak --explain 1", "--explain", "--scaling"),
         std::tuple("--model gpt2-124m --scaling weak --tokens 1T", "--tokens", "--scaling"),
-        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --best 3 --explain 1", "--best",
-                   "--explain"),
         std::tuple("--stages 4 --micro-batches 8 --gpus 4", "--gpus", "--stages")})
     EXPECT_THAT(mistake(arguments),
                 testing::HasSubstr(std::string(name) + " has no effect with " + task + ": "));
@@ -127,6 +125,14 @@ TEST_F(PlanCommand, PathsThatCannotBeWritten) {
     EXPECT_THAT(mistake(arguments + " nowhere/x"), HasSubstr("there is no directory nowhere\n"));
     EXPECT_THAT(mistake(arguments + " ."), HasSubstr(" . is a directory: name a file\n"));
   }
+}
+
+// By size, not by spelling: llama-1b, -3b and -8b differ by one letter.
+TEST_F(PlanCommand, NamesThePresetNearestInSize) {
+  EXPECT_THAT(mistake("--model llama-6b --machine h200 --gpus 1"),
+              HasSubstr("did you mean 'llama-8b'?"));
+  EXPECT_THAT(mistake("--model llama-100b --machine h200 --gpus 1"),
+              HasSubstr("did you mean 'llama-70b'?"));
 }
 
 TEST_F(PlanCommand, MistakesAreNamed) {

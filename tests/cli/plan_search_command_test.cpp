@@ -31,6 +31,22 @@ TEST_F(PlanSearchCommand, PrintsTheBest) {
                                  HasSubstr("Near misses"), HasSubstr("t CO2e")));
 }
 
+// The table and the explained layout, each as it is printed alone.
+TEST_F(PlanSearchCommand, BestAndExplainGoTogether) {
+  const std::string plan = "--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 ";
+  const Outcome both = run(plan + "--best 3 --explain 2");
+  EXPECT_EQ(both.code, 0) << both.error;
+  const auto first_line = [](const std::string& text, std::size_t from) {
+    return text.substr(from, text.find('\n', from) - from);
+  };
+  const std::string explained = first_line(run(plan + "--explain 2").out, 0);
+  const std::string table = run(plan + "--best 3").out;
+  const std::size_t third = table.find("\n  3 ") + 1;
+  EXPECT_THAT(both.out, AllOf(StartsWith(first_line(table, 0)), HasSubstr(first_line(table, third)),
+                              HasSubstr("\nLayout 2: " + explained + "\n"),
+                              HasSubstr("Memory per rank"), Not(HasSubstr("\n  4 "))));
+}
+
 // A checkpoint of llama-1b has 17.3 GB, 35 ms at Frontier's 500 GB/s; 100B tokens are 381,470
 // steps.
 TEST_F(PlanSearchCommand, CountsCheckpoints) {

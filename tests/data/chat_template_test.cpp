@@ -191,6 +191,21 @@ TEST(ChatTemplate, IsRecognizedByItsTokens) {
     EXPECT_EQ(recognize_chat_format(unknown), nullptr) << unknown;
 }
 
+// Compared with jinja2 when it was written: see jinja_template().
+TEST(ChatTemplate, ItsJinjaIsRecognized) {
+  for (const ChatFormat& format : chat_formats()) {
+    EXPECT_EQ(recognize_chat_format(jinja_template(format, "")), &format) << format.name;
+    EXPECT_EQ(recognize_chat_format(jinja_template(format, "<s>")), &format) << format.name;
+  }
+  EXPECT_EQ(jinja_template(find_chat_format("chatml"), "<s>"),
+            "{{ '<s>' }}{% for message in messages %}{% set content = message['content'] %}"
+            "{% if message['role'] == 'system' %}{{ '<|im_start|>system\\n' + content + "
+            "'<|im_end|>\\n' }}{% elif message['role'] == 'user' %}{{ '<|im_start|>user\\n' + "
+            "content + '<|im_end|>\\n' }}{% elif message['role'] == 'assistant' %}"
+            "{{ '<|im_start|>assistant\\n' + content + '<|im_end|>\\n' }}{% endif %}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}");
+}
+
 TEST(ChatTemplate, UnknownFormatsAreRefusedWithARemedy) {
   EXPECT_EQ(choose_chat_format("vicuna", "<|im_start|><|im_end|>", "m").name, "vicuna");
   EXPECT_EQ(choose_chat_format("", "<|im_start|><|im_end|>", "m").name, "chatml");

@@ -133,6 +133,52 @@ TEST_F(LaunchCommand, RefusesBeforeItWrites) {
   EXPECT_THAT(refused(launch("none.yaml --machine cluster.yaml")), HasSubstr("none.yaml"));
 }
 
+class LaunchOnUndrivenGpus : public LaunchCommand {
+ protected:
+  LaunchOnUndrivenGpus() { program("sinfo", "echo 'standard-g*|2-00:00:00|2000'"); }
+  Outcome on_lumi(const std::string& arguments) {
+    return launch("run.yaml --machine lumi-g --time 1h --account project_1 " + arguments);
+  }
+  const std::string why_ = "this program cannot use the GPUs of LUMI-G (MI250X GCD, AMD)";
+};
+
+TEST_F(LaunchOnUndrivenGpus, IsRefused) {
+  EXPECT_THAT(refused(on_lumi("")), AllOf(HasSubstr(why_), HasSubstr("--set device=cpu"),
+                                          HasSubstr("--allow-undriven-gpus")));
+}
+
+TEST_F(LaunchOnUndrivenGpus, IsPrintedWithAWarning) {
+  const Outcome outcome = on_lumi("--print");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, StartsWith("#!/bin/bash\n"));
+  EXPECT_THAT(outcome.error, HasSubstr("warning: " + why_));
+}
+
+TEST_F(LaunchOnUndrivenGpus, IsSubmittedIfAsked) {
+  const Outcome allowed = on_lumi("--allow-undriven-gpus");
+  EXPECT_EQ(allowed.code, 0) << allowed.error;
+  EXPECT_THAT(allowed.out, HasSubstr("submitted job 41"));
+  EXPECT_THAT(allowed.error, HasSubstr("warning: " + why_));
+  const Outcome on_cpus = on_lumi("--set device=cpu");
+  EXPECT_EQ(on_cpus.code, 0) << on_cpus.error;
+  EXPECT_EQ(on_cpus.error, "");
+}
+
+// The program in a container is another one.
+TEST_F(LaunchOnUndrivenGpus, AContainerHasItsOwnProgram) {
+  directory_.write("image.sif", "");
+  const Outcome outcome = on_lumi("--container image.sif");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr(why_), HasSubstr("the one in the container")));
+}
+
+TEST_F(LaunchCommand, GpusOfAnUnknownVendorAreNotChecked) {
+  const Outcome outcome = on_cluster("--nodes 2");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.error,
+              AllOf(StartsWith("cluster.yaml does not say"), HasSubstr("gpu.vendor")));
+}
+
 TEST_F(LaunchCommand, MemoryThatDoesNotFit) {
   std::string small = kCluster;
   small.replace(small.find("memory_gb: 80"), 13, "memory_gb: 2.0");  // context and libraries: 2 GB

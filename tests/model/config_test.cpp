@@ -348,6 +348,11 @@ TEST_F(ResolveModelTest, SaysWhatIsMissing) {
   EXPECT_THAT(complaint(folder_.string()), HasSubstr("holds no config.json"));
   EXPECT_THAT(complaint(write("m.txt", "x")), HasSubstr("neither a .yaml"));
   EXPECT_THAT(complaint(std::string(5000, 'x')), HasSubstr("no preset"));
+  // By size, not by spelling: llama-1b, -3b and -8b differ from llama-6b by one letter.
+  EXPECT_THAT(complaint("llama-6b"), HasSubstr("did you mean 'llama-8b'"));
+  EXPECT_THAT(complaint("llama-100b"), HasSubstr("did you mean 'llama-70b'"));
+  EXPECT_THAT(complaint("qwen2.5-600m"), HasSubstr("did you mean 'qwen2.5-0.5b'"));
+  EXPECT_THAT(complaint("lama-9b"), HasSubstr("did you mean 'llama-8b'"));
 }
 
 }  // namespace

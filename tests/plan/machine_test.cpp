@@ -71,7 +71,7 @@ TEST(Machine, BuiltInOnesHaveSaneFigures) {
     EXPECT_GE(machine.gpu.waiting_w(), machine.gpu.idle_w) << name;
     EXPECT_LE(machine.gpu.waiting_w(), machine.gpu.busy_w()) << name;
   }
-  // ../shared/ground_truth/machines.csv
+  // bench/published/machines.csv
   EXPECT_EQ(load_machine("frontier").gpus(), 9408 * 8);
   EXPECT_EQ(load_machine("lumi-g").nodes, 2978);
   EXPECT_EQ(load_machine("jean-zay").facility.kg_co2_per_kwh, 0.057);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/file.h"
+#include "data/tokenizers/byte_tokenizer.h"
 #include "support/counting_store.h"
 #include "support/directory_contents.h"
 #include "support/paths.h"
@@ -209,6 +210,29 @@ TEST_F(GivenTokenizer, IsPartOfTheCheckpointOfARun) {
   EXPECT_TRUE(listed.contains("tokenization_kintsugi.py"));
   EXPECT_EQ(load_tokenizer(checkpoint.string())->fingerprint(),
             load_tokenizer(given_.string())->fingerprint());
+}
+
+// The format of the training data replaces another one, and begins with BOS where prompts do.
+TEST(TokenizerFiles, HaveTheChatTemplateOfTheTrainingData) {
+  const TemporaryDirectory directory;
+  directory.write("tokenizer.json", byte_tokenizer_json());
+  directory.write("tokenizer_config.json", R"({"bos_token": "a", "add_bos_token": true})");
+  const std::string own = jinja_template(find_chat_format("llama3"), "");
+  directory.write("chat_template.jinja", own);
+  const auto tokenizer = load_tokenizer(directory.path().string());
+  const auto files_for = [&](const char* format) {
+    std::map<std::string, std::string> files;
+    for (const Tokenizer::File& file :
+         tokenizer_files(*tokenizer, model_of(Family::Llama), &find_chat_format(format)))
+      files[file.name] = file.content;
+    return files;
+  };
+  const auto same = files_for("llama3"), other = files_for("chatml");
+  EXPECT_EQ(same.at("chat_template.jinja"), own);
+  EXPECT_FALSE(Json::parse(same.at("tokenizer_config.json")).contains("chat_template"));
+  EXPECT_FALSE(other.contains("chat_template.jinja"));
+  EXPECT_EQ(Json::parse(other.at("tokenizer_config.json")).at("chat_template"),
+            jinja_template(find_chat_format("chatml"), "a"));
 }
 
 }  // namespace

@@ -124,9 +124,11 @@ void decode_lines(const CodecArguments& arguments) {
 
 void add_tokenizer_option(CLI::App& command, CodecArguments& arguments) {
   command
-      .add_option("--tokenizer", arguments.tokenizer,
-                  "bytes, a tokenizer.json or a directory with one, a SentencePiece .model, or "
-                  "ranks.tiktoken:FAMILY (gpt2, llama3, cl100k, qwen, o200k)")
+      .add_option(
+          "--tokenizer", arguments.tokenizer,
+          "bytes, a tokenizer.json or a directory with one, a run directory, a SentencePiece "
+          ".model, or "
+          "ranks.tiktoken:FAMILY (gpt2, llama3, cl100k, qwen, o200k)")
       ->required();
 }
 

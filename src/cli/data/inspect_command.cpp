@@ -145,6 +145,7 @@ void print_table(const Inspection& store) {
   row("type", std::string(to_string(store.shards.front().type())));
   if (store.info) {
     if (!store.info->kind.empty()) row("kind", store.info->kind);
+    if (!store.info->chat_format.empty()) row("chat format", on_one_line(store.info->chat_format));
     if (!store.info->labels.empty())
       row("labels", on_one_line(fmt::format("{}", fmt::join(store.info->labels, ", "))));
     row("tokenizer", store.info->tokenizer_description);
@@ -191,6 +192,7 @@ void print_json(const Inspection& store) {
                                  {"documents", store.lengths.by_log2[k]}});
   if (store.info) {
     if (!store.info->kind.empty()) json["kind"] = store.info->kind;
+    if (!store.info->chat_format.empty()) json["chat_format"] = store.info->chat_format;
     if (!store.info->labels.empty()) json["labels"] = store.info->labels;
     json["tokenizer"] = store.info->tokenizer_description;
     json["vocab_size"] = store.info->vocab_size;

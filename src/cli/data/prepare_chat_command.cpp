@@ -103,8 +103,10 @@ void add_data_prepare_chat(CLI::App& data) {
   PrepareOptions& options = command->options;
   app->add_option("--input", command->inputs, "JSONL files or 'patterns' (plain, gzip, zstd)")
       ->required();
-  app->add_option("--tokenizer", command->tokenizer,
-                  "bytes, a tokenizer.json or its directory, a SentencePiece .model, a .tiktoken")
+  app->add_option(
+         "--tokenizer", command->tokenizer,
+         "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
+         ".tiktoken")
       ->required();
   app->add_option("--output", options.output, "PREFIX of PREFIX.bin, PREFIX.idx, PREFIX.json, …")
       ->required();

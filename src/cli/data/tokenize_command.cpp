@@ -118,8 +118,10 @@ void add_data_tokenize(CLI::App& data) {
          "files or 'patterns'; .jsonl, .ndjson and .json files have one document per line, any "
          "other file is one document")
       ->required();
-  app->add_option("--tokenizer", command->tokenizer,
-                  "bytes, a tokenizer.json or its directory, a SentencePiece .model, a .tiktoken")
+  app->add_option(
+         "--tokenizer", command->tokenizer,
+         "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
+         ".tiktoken")
       ->required();
   app->add_option("--output", command->output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
       ->required();

@@ -15,6 +15,7 @@
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/output_file.h"
 #include "core/units.h"
 #include "launch/deputy.h"
@@ -109,6 +110,16 @@ void print_topology(const LaunchRequest& request) {
   fmt::print("{}\n", fmt::join(to_lines(topology), "\n"));
 }
 
+void note_unknown_gpus(const LaunchRequest& request, const std::vector<PreparedRun>& runs) {
+  if (request.local || !wants_gpus(runs)) return;
+  if (const Machine machine = load_machine(request.machine);
+      machine.gpu.vendor == GpuVendor::Unknown)
+    log_note(
+        "{} does not say whose GPUs {} has (gpu.vendor: nvidia, amd or none): it was not "
+        "checked whether this program can use them",
+        request.machine, machine.name);
+}
+
 void launch(LaunchArguments& arguments) {
   LaunchRequest& request = arguments.request;
   if (request.config.empty())
@@ -120,8 +131,10 @@ void launch(LaunchArguments& arguments) {
   if (!request.options.container.empty())
     request.options.container = std::filesystem::absolute(request.options.container).string();
   PreparedRuns runs = prepare_runs(request);
-  if (request.print) return print_runs(runs.list);
-  if (!request.local) return submit_runs(runs.list);
+  if (request.print || !request.local) {
+    request.print ? print_runs(runs.list) : submit_runs(runs.list);
+    return note_unknown_gpus(request, runs.list);
+  }
   if (const int code = run_locally(runs.list); code != 0) throw CLI::RuntimeError(code);
 }
 
@@ -202,6 +215,8 @@ void add_task_options(CLI::App& command, LaunchArguments& arguments) {
                      "Name of the job (default: that of the run directory)");
   command.add_flag("--print", request.print,
                    "Check everything and print the script; write nothing");
+  command.add_flag("--allow-undriven-gpus", request.allow_undriven_gpus,
+                   "Submit also if this program cannot use the GPUs of the machine");
   command.add_flag("--local", request.local, "Run on this machine instead of Slurm");
   command.add_option("--ranks", request.ranks, "With --local: number of ranks (mpirun)")
       ->transform(whole_number(between(1, 4096)))
@@ -250,10 +265,11 @@ void add_launch_command(CLI::App& app) {
   add_task_options(*command, *arguments);
   command->footer(
       "Examples:\n"
-      "  kintsugi launch run.yaml --machine lumi-g --nodes 16 --time 10d --account project_1 "
+      "  kintsugi launch run.yaml --machine juwels-booster --nodes 16 --time 10d --account "
+      "project_1 "
       "--print\n"
-      "  kintsugi launch run.yaml --machine lumi-g --nodes 16 --spare-nodes 1 --time 10d --account "
-      "project_1\n"
+      "  kintsugi launch run.yaml --machine juwels-booster --nodes 16 --spare-nodes 1 --time 10d "
+      "--account project_1\n"
       "  kintsugi launch run.yaml --local --ranks 4\n"
       "  kintsugi launch --follow runs/mine\n"
       "  kintsugi launch --status runs/mine\n"

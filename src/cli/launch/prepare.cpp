@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 
+#include "cli/backends.h"
 #include "cli/train/dry_run.h"
 #include "core/child_output.h"
 #include "core/error.h"
@@ -195,6 +196,22 @@ void set_energy_machine(const std::string& machine, RunConfig& config) {
   for (RunConfig& stage : config.stages) set(stage);
 }
 
+// Ranks that cannot use the GPUs of their node would train on its CPU cores, unnoticed.
+void check_gpus(const LaunchRequest& request, const Machine& machine,
+                const std::vector<PreparedRun>& runs) {
+  const std::string why = why_undriven(machine);
+  if (why.empty() || !wants_gpus(runs)) return;
+  // A container has a program of its own.
+  const bool other_program = !request.options.container.empty();
+  if (request.print || request.allow_undriven_gpus || other_program)
+    return log_warning("{}{}", why,
+                       other_program ? "; the one in the container must be able to" : "");
+  user_error(
+      "{}; its ranks would train on CPU cores: say --set device=cpu if they shall, or "
+      "--allow-undriven-gpus to submit the job as it is",
+      why);
+}
+
 PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
                           const std::optional<Topology>& topology, const MatrixCell& cell,
                           RunConfig config) {
@@ -243,6 +260,11 @@ void check_request(const LaunchRequest& request) {
 
 }  // namespace
 
+bool wants_gpus(const std::vector<PreparedRun>& runs) {
+  return std::any_of(runs.begin(), runs.end(),
+                     [](const PreparedRun& run) { return run.config.device != DeviceChoice::Cpu; });
+}
+
 PreparedRuns prepare_runs(const LaunchRequest& request) {
   check_request(request);
   const Matrix matrix = read_matrix(read_text_file(request.config), request.config);
@@ -269,6 +291,7 @@ PreparedRuns prepare_runs(const LaunchRequest& request) {
       if (cell.name.empty()) throw;
       user_error("cell {}: {}", cell.name, error.what());
     }
+  if (!request.local) check_gpus(request, machine, runs.list);
   return runs;
 }
 

@@ -21,6 +21,7 @@ struct LaunchRequest {
   std::string topology = {};  // a file, or "this"; empty: the machine's
   LaunchOptions options = {};
   bool print = false;
+  bool allow_undriven_gpus = false;
   bool local = false;
   std::int64_t ranks = 1;  // with `local`
   std::int64_t max_jobs = 50;
@@ -40,6 +41,9 @@ struct PreparedRun {
   double job_s = 0;            // 0: the default
 };
 
+// Whether one of them may compute on GPUs.
+bool wants_gpus(const std::vector<PreparedRun>& runs);
+
 // In the order of the matrix. Their locks are released in reverse, because the folder of a later
 // run may be inside of one that was created for an earlier run.
 struct PreparedRuns {
@@ -52,8 +56,9 @@ struct PreparedRuns {
   std::vector<PreparedRun> list;
 };
 
-// Reads the configuration and checks every cell: layout, memory, data, time, directories. Locks
-// their directories, unless the scripts are only printed, and writes nothing else. UserError.
+// Reads the configuration and checks every cell: layout, memory, data, time, directories, and
+// whether this program can use the machine's GPUs. Locks their directories, unless the scripts are
+// only printed, and writes nothing else. UserError.
 PreparedRuns prepare_runs(const LaunchRequest& request);
 
 }  // namespace kintsugi

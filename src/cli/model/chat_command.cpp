@@ -216,6 +216,7 @@ void add_chat_command(CLI::App& app) {
   a->max_tokens = 512;
   CLI::App* command = app.add_subcommand("chat", "Talk to a trained model in the terminal");
   add_generation_options(*command, *a);
+  add_adapter_option(*command, a->engine);
   command->add_option("--system", a->system, "The system message: how the model should answer")
       ->type_name("TEXT");
   command

@@ -36,6 +36,7 @@ struct CalibrateOptions {
 Machine this_host(Machine machine, Backend& backend, std::int64_t threads) {
   machine.name = host_name();
   machine.gpu.name = backend.description();
+  machine.gpu.vendor = GpuVendor::None;
   machine.gpu.memory_gb = static_cast<double>(backend.available_bytes()) / 1e9;
   machine.gpu.multiprocessors =
       threads > 0 ? threads : static_cast<std::int64_t>(std::thread::hardware_concurrency());

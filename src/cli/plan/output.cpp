@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/backends.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "energy/carbon.h"
@@ -95,6 +96,12 @@ std::string footprint_text(const RunFootprint& f, const Machine& machine) {
 std::string pipeline_svg(const PlanJob& job, const Layout& layout) {
   const ShownPipeline pipeline = shown_pipeline(job, layout);
   return schedule_svg(pipeline.schedule, pipeline.timing);
+}
+
+std::string undriven_note(const Machine& machine) {
+  const std::string why = why_undriven(machine);
+  if (why.empty()) return "";
+  return fmt::format("Note: {}. The figures are for a program that can.\n", why);
 }
 
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
@@ -281,6 +288,8 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
       footprint_of(result.best.front(), job, machine, job.tokens()).checkpoint_gb;
   nlohmann::ordered_json root = {{"model", request.model},
                                  {"machine", machine.name},
+                                 {"gpu_vendor", YamlScalar<GpuVendor>::format(machine.gpu.vendor)},
+                                 {"drives_gpus", nullptr},
                                  {"gpus", request.gpus},
                                  {"precision", precision_word(job)},
                                  {"batch", job.batch},
@@ -293,6 +302,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"fitting", result.fitting},
                                  {"best", best},
                                  {"near_misses", misses}};
+  if (const auto drives = drives_gpus(machine.gpu.vendor)) root["drives_gpus"] = *drives;
   if (job.model.fp8.on()) {
     root["fp8"] = fp8_yaml(job.model.fp8);
     root["mfu_peak_tflops"] = machine.gpu.tflops(job.precision);

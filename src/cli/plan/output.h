@@ -15,6 +15,9 @@ std::string explained(Planner& planner, const Evaluation& evaluation, double tok
 // The pipeline diagram of `explained` as SVG, for a layout with pp > 1.
 std::string pipeline_svg(const PlanJob& job, const Layout& layout);
 
+// A line about GPUs that this program cannot use; empty: it can, or that is not known.
+std::string undriven_note(const Machine& machine);
+
 struct SearchRequest {
   std::string model, rank_by;
   int gpus = 0;

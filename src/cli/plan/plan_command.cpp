@@ -24,7 +24,6 @@ struct PlanOptions {
   PlanCalculusOptions calculus = {};
   PlanTuneOptions tune = {};
   bool list_machines = false;
-  bool schedule_given = false;
 };
 
 // The tasks of the command. The first task with one of its `selected_by` options on the command
@@ -110,15 +109,16 @@ void refuse_options_without_effect(const CLI::App& command) {
       if (!contains(task.selected_by, name) && !contains(task.takes, name))
         user_error("{} has no effect with {}: remove one of them", name, *selected);
     if (contains(given, "--model")) check_requirements(given);
-    // JSON contains the list and the explained layout.
-    if (contains(given, "--best") && contains(given, "--explain") && !contains(given, "--json"))
-      user_error("--best has no effect with --explain: remove one of them, or add --json");
     return;
   }
 }
 
+bool given(const CLI::App& command, const char* option) {
+  return command.get_option(option)->count() > 0;
+}
+
 // Runs the task that the options select.
-void plan(PlanOptions options) {
+void plan(const CLI::App& command, PlanOptions options) {
   if (options.list_machines) return list_machines();
   if (!options.evaluate.rows.empty()) {
     options.evaluate.machine = options.search.machine;
@@ -129,7 +129,8 @@ void plan(PlanOptions options) {
   search.svg = options.schedule.svg;
   options.schedule.overwrite = search.overwrite;
   search.as_json = options.schedule.as_json;
-  if (options.schedule_given) search.limits.schedule = options.schedule.schedule;
+  if (given(command, "--schedule")) search.limits.schedule = options.schedule.schedule;
+  search.best_given = given(command, "--best");
   if (!options.tune.config.empty()) {
     options.tune.search = search;
     return plan_tune(options.tune);
@@ -160,8 +161,6 @@ void add_limits(CLI::App& command, SearchLimits& limits) {
       ->transform(whole_number(between(0, 3)));
   command.add_option("--recompute", limits.recompute,
                      "Only layouts with this recomputation: none, selective or full");
-  command.add_option("--best", limits.best, "Number of layouts to print (default: 10)")
-      ->transform(whole_number(between(1, 1000)));
 }
 
 void add_search_options(CLI::App& command, PlanOptions& o) {
@@ -197,6 +196,10 @@ void add_search_options(CLI::App& command, PlanOptions& o) {
                   "--scaling")
       ->transform(real_number(between(0, 1e6)));
   add_limits(command, search.limits);
+  command
+      .add_option("--best", search.limits.best,
+                  "Number of layouts to print (default: 10; with --explain: none)")
+      ->transform(whole_number(between(1, 1000)));
   command
       .add_option("--explain", search.explain,
                   "Show memory, time and pipeline of the n-th best layout")
@@ -279,10 +282,9 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--accuracy", options->evaluate.accuracy,
                     "With --evaluate: print a table of errors instead of the rows");
   const CLI::Validator stages = whole_number(between(1, INT32_MAX));
-  CLI::Option* schedule =
-      command->add_option("--schedule", options->schedule.schedule,
-                          "Schedule to draw (default: 1f1b), or only layouts with "
-                          "this schedule: gpipe, 1f1b, interleaved or zb-h1");
+  command->add_option("--schedule", options->schedule.schedule,
+                      "Schedule to draw (default: 1f1b), or only layouts with "
+                      "this schedule: gpipe, 1f1b, interleaved or zb-h1");
   command->add_option("--stages", options->schedule.stages, "Draw a schedule: pipeline stages")
       ->transform(stages);
   command
@@ -313,10 +315,9 @@ void add_plan_command(CLI::App& app) {
       "  kintsugi plan --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100\n"
       "  kintsugi plan --schedule 1f1b --stages 4 --micro-batches 8 --svg 1f1b.svg\n"
       "  kintsugi plan --schedule interleaved --stages 4 --micro-batches 8 --chunks 2");
-  command->callback([options, command, schedule] {
+  command->callback([options, command] {
     refuse_options_without_effect(*command);
-    options->schedule_given = schedule->count() > 0;
-    plan(*options);
+    plan(*command, *options);
   });
 }
 

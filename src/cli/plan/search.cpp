@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <optional>
 
+#include "cli/backends.h"
 #include "cli/plan/output.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
@@ -95,7 +97,8 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
     write_output_file("--svg", options.svg, options.output_rule(),
                       scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model,
                                                     machine.name, options.scaling)));
-  fmt::print("{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), notes);
+  fmt::print("{}{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), notes,
+             undriven_note(machine));
 }
 
 // Checks all options before the search begins.
@@ -143,6 +146,19 @@ void write_files(const PlanSearchOptions& options, const Planner& planner, const
                       pipeline_svg(planner.job(), one.layout));
 }
 
+// The table of layouts, the explained one, or with --best and --explain both.
+std::string search_text(const PlanSearchOptions& options, Planner& planner,
+                        const SearchResult& result, double tokens) {
+  const SearchLimits& limits = options.limits;
+  if (options.explain == 0)
+    return best_table(result, planner, tokens, limits.rank_by) + misses_table(result);
+  const auto explain = static_cast<std::size_t>(options.explain) - 1;
+  const std::string text = explained(planner, result.best[explain], tokens);
+  if (!options.best_given) return text;
+  return fmt::format("{}\nLayout {}: {}", best_table(result, planner, tokens, limits.rank_by),
+                     options.explain, text);
+}
+
 }  // namespace
 
 std::int64_t count_of(const char* option, const std::string& text) {
@@ -187,10 +203,8 @@ void plan_search(PlanSearchOptions options) {
     fmt::print("{}",
                search_json(result, planner,
                            {options.model, options.rank_by, limits.gpus, options.explain}, tokens));
-  else if (options.explain > 0)
-    fmt::print("{}", explained(planner, one, tokens));
   else
-    fmt::print("{}{}", best_table(result, planner, tokens, limits.rank_by), misses_table(result));
+    fmt::print("{}{}", search_text(options, planner, result, tokens), undriven_note(machine));
 }
 
 void plan_run(PlanSearchOptions options) {
@@ -221,15 +235,20 @@ void plan_run(PlanSearchOptions options) {
   if (!run.stages.empty())
     text += fmt::format("All stages, each with its first layout: {} tokens, {}\n",
                         format_count(tokens), footprint_text(*total, machine));
-  fmt::print("{}", text);
+  fmt::print("{}{}", text, undriven_note(machine));
 }
 
 void list_machines() {
+  std::map<GpuVendor, std::string> undriven;
   for (const std::string& name : machine_names()) {
     const Machine machine = load_machine(name);
     fmt::print("{:<18}{:>6} nodes x {} {}\n", name, machine.nodes, machine.node.gpus,
                machine.gpu.name);
+    if (const std::string why = why_undriven(machine.gpu.vendor); !why.empty())
+      undriven[machine.gpu.vendor] = why;
   }
+  for (const auto& [vendor, why] : undriven)
+    fmt::print("Note: this program cannot use GPUs of {}: {}.\n", name_of(vendor), why);
 }
 
 void plan_calculus(const PlanCalculusOptions& o) {
@@ -270,7 +289,7 @@ void plan_calculus(const PlanCalculusOptions& o) {
              !co2.empty()) {
     fmt::print("; {} for the {}", co2, energy.co2_of);
   }
-  fmt::print("\n");
+  fmt::print("\n{}", undriven_note(machine));
 }
 
 }  // namespace kintsugi

@@ -21,6 +21,7 @@ struct PlanSearchOptions {
   SearchLimits limits = {};
   double eur_per_gpu_hour = -1;  // -1: the machine's
   int explain = 0;               // explain the n-th best layout; 0: print the table
+  bool best_given = false;       // with `explain`: print the table too
   std::string emit = {}, data = {}, tokenizer = {}, svg = {}, scaling = {};
   bool as_json = false, overwrite = false;
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "cli/backends.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -209,6 +210,9 @@ void plan_tune(const PlanTuneOptions& o) {
   if (gpus > machine.gpus())
     user_error("--gpus {}: {} has {}", o.search.gpus, machine.name,
                format_number(machine.gpus(), "GPU"));
+  if (const std::string why = why_undriven(machine);
+      !why.empty() && config.device != DeviceChoice::Cpu)
+    log_warning("{}; trials on CPU cores do not tell which layout is best there", why);
   const PlanJob job = plan_job(config);
   TrialLog log(o.log, job_text(job, config, machine.name, gpus));
   Tuning tuning(o, candidates_of(o, config, job, machine, gpus), log);

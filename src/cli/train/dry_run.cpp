@@ -164,8 +164,10 @@ void dry_run(const RunConfig& run, const DryRunOptions& options) {
   const std::int64_t ranks = options.gpus > 0 ? options.gpus : ranks_for(run);
   if (ranks > machine.gpus())
     user_error("{} ranks, but {} has {} GPUs", ranks, machine.name, machine.gpus());
+  const std::string note = run.device == DeviceChoice::Cpu ? "" : undriven_note(machine);
   if (run.stages.empty()) {
     dry_run_stage(run, machine, static_cast<int>(ranks));
+    fmt::print("{}", note);
     return;
   }
   for (const std::string& jump : planned_jumps(run, 0)) log_warning("{}", jump);
@@ -183,8 +185,8 @@ void dry_run(const RunConfig& run, const DryRunOptions& options) {
     }
     tokens += stage.total_tokens();
   }
-  fmt::print("\nAll stages: {} tokens, {}\n", format_count(tokens),
-             footprint_text(*total, machine));
+  fmt::print("\nAll stages: {} tokens, {}\n{}", format_count(tokens),
+             footprint_text(*total, machine), note);
 }
 
 }  // namespace kintsugi

@@ -145,6 +145,25 @@ const ChatFormat::Turn& turn_of(const ChatFormat& format, const std::string& rol
   return role == "system" ? format.system : role == "user" ? format.user : format.assistant;
 }
 
+// A string literal of Jinja.
+std::string quoted(std::string_view text) {
+  std::string literal = "'";
+  for (const char c : text) {
+    if (c == '\n') {
+      literal += "\\n";
+      continue;
+    }
+    if (c == '\'' || c == '\\') literal += '\\';
+    literal += c;
+  }
+  return literal + "'";
+}
+
+// {{ 'before' + middle + 'after' }}; `middle` is an expression.
+std::string printed(const ChatFormat::Turn& turn, const std::string& middle) {
+  return "{{ " + quoted(turn.before) + " + " + middle + " + " + quoted(turn.after) + " }}";
+}
+
 }  // namespace
 
 const std::vector<ChatFormat>& chat_formats() {
@@ -177,6 +196,29 @@ const ChatFormat* recognize_chat_format(std::string_view jinja) {
         std::none_of(format.excluded.begin(), format.excluded.end(), has))
       return &format;
   return nullptr;
+}
+
+// On one line, because white space between tags would be printed.
+std::string jinja_template(const ChatFormat& format, std::string_view bos) {
+  const std::string content = format.trims ? "message['content'] | trim" : "message['content']";
+  std::string text = bos.empty() ? "" : "{{ " + quoted(bos) + " }}";
+  if (format.joins_system) text += "{% set chat = namespace(system='') %}";
+  text += "{% for message in messages %}{% set content = " + content +
+          " %}{% if message['role'] == 'system' %}";
+  if (!format.joins_system)
+    text += printed(format.system, "content");
+  else  // an empty message that is trimmed is left out
+    text += "{% set chat.system = content + " + quoted(format.system.after) +
+            (format.trims ? " if content else ''" : "") + " %}";
+  text += "{% elif message['role'] == 'user' %}" +
+          printed(format.user, format.joins_system ? "chat.system + content" : "content");
+  if (format.joins_system) text += "{% set chat.system = '' %}";
+  text += "{% elif message['role'] == 'assistant' %}" + printed(format.assistant, "content") +
+          "{% endif %}{% endfor %}";
+  if (!format.generation_prompt.empty())
+    text +=
+        "{% if add_generation_prompt %}{{ " + quoted(format.generation_prompt) + " }}{% endif %}";
+  return text;
 }
 
 const ChatFormat& choose_chat_format(std::string_view name, std::string_view jinja,

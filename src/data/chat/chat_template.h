@@ -37,6 +37,9 @@ std::string chat_format_names();                            // "chatml, llama3, 
 const ChatFormat& find_chat_format(std::string_view name);  // UserError with the known names
 // The format of a Jinja template; nullptr if it is not one of ours.
 const ChatFormat* recognize_chat_format(std::string_view jinja);
+// A Jinja template of the format, for transformers: it renders what render_chat() does, after
+// `bos`, and is recognized as this format.
+std::string jinja_template(const ChatFormat& format, std::string_view bos);
 // The format `name`; if that is empty, the one of the Jinja template of the model `source`.
 // UserError if it has none or an unknown one.
 const ChatFormat& choose_chat_format(std::string_view name, std::string_view jinja,

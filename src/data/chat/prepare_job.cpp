@@ -304,6 +304,7 @@ StoreInfo PrepareJob::description(const StoreInfo::Shard& shard) const {
   info.shards = {shard};
   info.kind = to_string(result_.kind);
   info.labels = result_.labels;
+  if (options_.format.chat != nullptr && !labelled()) info.chat_format = options_.format.chat->name;
   info.longest = result_.counts.longest;
   info.made_from = made_from();
   return info;

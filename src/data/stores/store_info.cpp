@@ -34,6 +34,10 @@ StoreInfo info_of(const Json& json) {
   info.labels = json.value("labels", std::vector<std::string>());
   info.longest = json.value("longest", std::int64_t{0});
   if (json.contains("made_from")) info.made_from = json.at("made_from").dump();
+  info.chat_format = json.value("chat_format", "");
+  // Stores of older versions name the format only among the options of the job.
+  if (info.chat_format.empty() && !info.made_from.empty() && json.at("made_from").is_object())
+    info.chat_format = json.at("made_from").value("template", "");
   return info;
 }
 
@@ -95,6 +99,7 @@ void write_store_info(const std::filesystem::path& prefix, const StoreInfo& info
   }
   if (!info.kind.empty()) json["kind"] = info.kind;
   if (!info.labels.empty()) json["labels"] = info.labels;
+  if (!info.chat_format.empty()) json["chat_format"] = info.chat_format;
   if (info.longest > 0) json["longest"] = info.longest;
   if (!info.made_from.empty()) json["made_from"] = Json::parse(info.made_from);
   write_file_atomically(with_ending(prefix, ".json"),

@@ -27,6 +27,7 @@ struct StoreInfo {
   // (`data prepare-chat`).
   std::string kind = {};
   std::vector<std::string> labels = {};  // classification: the classes, in the order of their ids
+  std::string chat_format = {};          // of conversations: chatml, …; empty: none, or several
   std::int64_t longest = 0;              // tokens of the longest document; 0: unknown
   std::string made_from;                 // JSON: inputs and options of the job; empty: unknown
 };

@@ -74,6 +74,7 @@ std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
             kind_of(*common));
       common->longest = std::max(common->longest, info->longest);
       if (common->end_of_document != info->end_of_document) common->end_of_document.reset();
+      if (common->chat_format != info->chat_format) common->chat_format.clear();
     }
     if (!all_known) continue;
     const std::int64_t own = text_bytes(source.infos);

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/run_directory.h"
 #include "data/tokenizers/bpe_tokenizer.h"
 #include "data/tokenizers/byte_tokenizer.h"
 #include "data/tokenizers/sentencepiece_tokenizer.h"
@@ -82,6 +83,14 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path, const std::string& fa
   }
 }
 
+// The tokenizer of a directory; empty: it has none.
+fs::path file_in(const fs::path& directory) {
+  std::error_code ignored;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"})
+    if (fs::exists(directory / name, ignored)) return directory / name;
+  return {};
+}
+
 }  // namespace
 
 std::vector<Tokenizer::File> TokenizerCompanions::with(Tokenizer::File own,
@@ -96,8 +105,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
   if (name == "bytes") return make_byte_tokenizer();
   std::error_code ignored;
   if (fs::is_directory(name, ignored)) {
-    for (const char* file : {"tokenizer.json", "tokenizer.model"})
-      if (fs::exists(fs::path(name) / file, ignored)) return load_file(fs::path(name) / file, "");
+    const fs::path directory =
+        resolve_run_directory(name, [](const fs::path& one) { return !file_in(one).empty(); });
+    if (const fs::path file = file_in(directory); !file.empty()) return load_file(file, "");
     user_error("{}: there is no tokenizer.json or tokenizer.model in this directory", name);
   }
   const std::size_t colon = name.rfind(':');
@@ -105,8 +115,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
   const std::string file = family ? name.substr(0, colon) : name;
   if (!fs::exists(file, ignored))
     user_error(
-        "there is no tokenizer {}: give bytes, a tokenizer.json or its directory, a SentencePiece "
-        ".model or ranks.tiktoken:FAMILY",
+        "there is no tokenizer {}: give bytes, a tokenizer.json or its directory, a run directory, "
+        "a "
+        "SentencePiece .model or ranks.tiktoken:FAMILY",
         file);
   return load_file(file, family ? name.substr(colon + 1) : "");
 }

@@ -63,6 +63,7 @@ struct TokenizerCompanions {
 //   bytes                           raw bytes, id = byte value
 //   tokenizer.json                  or a directory with one: byte-pair encoding
 //   tokenizer.model                 or a directory with one: SentencePiece
+//   RUN_DIR                         the tokenizer of the latest checkpoint of a run
 //   ranks.tiktoken:FAMILY           a rank file and the family of its pre-tokenizer and special
 //                                   tokens: gpt2, llama3, cl100k, olmo2, qwen, o200k, …
 //                                   (pre_tokenizer.h). These names need no family:

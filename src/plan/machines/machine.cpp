@@ -24,6 +24,7 @@ constexpr Range kCount = between(1, 1e7);
 template <class V>
 void describe(V& v, GpuSpec& c) {
   v("name", c.name);
+  v("vendor", c.vendor);
   v("bf16_tflops", c.bf16_tflops, kRate);
   v("fp16_tflops", c.fp16_tflops, kRate);
   v("fp8_tflops", c.fp8_tflops, kRate);

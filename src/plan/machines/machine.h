@@ -12,15 +12,23 @@
 
 namespace kintsugi {
 
+// Whose GPUs a machine has. None: it has no GPUs, and `gpu` describes its CPU cores.
+enum class GpuVendor : std::uint8_t { Unknown, None, Nvidia, Amd };
+template <>
+struct EnumWords<GpuVendor> {
+  static constexpr std::array<std::string_view, 4> words = {"unknown", "none", "nvidia", "amd"};
+};
+
 // One accelerator as the job scheduler counts it: a GPU, or one of the two dies of an MI250X.
 // Efficiencies are fractions of the specified peak that the best case reaches.
 struct GpuSpec {
   std::string name = {};
+  GpuVendor vendor = GpuVendor::Unknown;
   double bf16_tflops = 0;  // dense matmul peak
   double fp16_tflops = 0;  // 0: the same as bf16
   double fp8_tflops = 0;   // 0: no fp8
   double fp32_tflops = 0;
-  double memory_gb = 0;  // 10^9 bytes
+  double memory_gb = 0;  // 10^9 bytes that programs can allocate, less than the data sheet's
   double memory_gb_s = 0;
   double gemm_efficiency = 0.75;       // large matmuls
   double attention_efficiency = 0.45;  // fused attention with heads of 128

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "data/chat/prompt_encoder.h"
 
 namespace kintsugi {
 namespace {
@@ -71,9 +72,19 @@ Json parse_config(const std::string& content) {
       "the tokenizer_config.json of data.tokenizer is not a JSON object: correct or remove it");
 }
 
+// In tokenizer_config.json, which every version of transformers reads. A chat_template.jinja would
+// take precedence.
+void set_chat_template(const ChatFormat& chat, std::vector<Tokenizer::File>& files, Json& config) {
+  const PromptSettings settings = read_prompt_settings(files);
+  if (recognize_chat_format(settings.chat_template) == &chat) return;
+  config["chat_template"] = jinja_template(chat, settings.adds_bos ? settings.bos : "");
+  std::erase_if(files, [](const auto& file) { return file.name == "chat_template.jinja"; });
+}
+
 }  // namespace
 
-std::vector<Tokenizer::File> tokenizer_files(const Tokenizer& tokenizer, const ModelConfig& model) {
+std::vector<Tokenizer::File> tokenizer_files(const Tokenizer& tokenizer, const ModelConfig& model,
+                                             const ChatFormat* chat) {
   std::vector<Tokenizer::File> files = tokenizer.files(model.max_positions);
   const std::string* json = content_of(files, "tokenizer.json");
   const char* const base = class_of(json == nullptr);
@@ -81,6 +92,7 @@ std::vector<Tokenizer::File> tokenizer_files(const Tokenizer& tokenizer, const M
   config["tokenizer_class"] = base;
   config.erase("auto_map");  // its Python code is not copied
   if (json != nullptr) keep_prefix_space(config, *json);
+  if (chat != nullptr) set_chat_template(*chat, files, config);  // `json` is not valid any more
   limit_length(config, model);
   if (class_is_overruled(model.family))
     config["auto_map"] = {
