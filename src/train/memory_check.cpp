@@ -60,7 +60,8 @@ constexpr double kMostPlannedElements = 1ull << 37;
 // The weights are sharded over all ranks at best.
 void refuse_impossible(Backend& backend, const RunConfig& config, const Groups& groups) {
   double elements = 0;  // may be more than 64 bits hold
-  for (const Parameter& parameter : ParameterSet(config.model).parameters())
+  const ParameterSet set(config.model);
+  for (const Parameter& parameter : set.parameters())
     elements += static_cast<double>(parameter.shape.elements());
   const double ranks = groups.ranks();
   if (elements / ranks <= kMostPlannedElements) return;
