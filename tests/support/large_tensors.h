@@ -17,7 +17,8 @@ inline void negate_large_tensors(const std::filesystem::path& path) {
   std::string bytes = content_of(path);
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof(length));
-  for (const auto& [name, about] : nlohmann::json::parse(bytes.substr(8, length)).items()) {
+  const nlohmann::json header = nlohmann::json::parse(bytes.substr(8, length));
+  for (const auto& [name, about] : header.items()) {
     if (name == "__metadata__") continue;
     const std::size_t begin = 8 + length + about["data_offsets"][0].get<std::size_t>(),
                       end = 8 + length + about["data_offsets"][1].get<std::size_t>();
