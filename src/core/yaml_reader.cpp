@@ -192,7 +192,7 @@ std::optional<std::vector<std::string>> YamlReader::scalars(const char* key, std
   return texts;
 }
 
-void YamlReader::operator()(const char* key, std::vector<std::string>& values) {
+void YamlReader::operator()(const char* key, std::vector<std::string>& values, StringKind kind) {
   if (!take(key)) return;
   const YAML::Node list = (*node_)[key];
   if (!list.IsSequence())
@@ -201,7 +201,12 @@ void YamlReader::operator()(const char* key, std::vector<std::string>& values) {
   for (const auto& item : list) {
     if (!item.IsScalar())
       complain(key, fmt::format("a string is expected in the list, found {}", in_words(item)));
-    values.push_back(parse<std::string>(key, item.Scalar(), {}));
+    std::string checked = item.Scalar();
+    if (kind == StringKind::Text)
+      std::replace_if(
+          checked.begin(), checked.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+    parse<std::string>(key, checked, {});
+    values.push_back(item.Scalar());
   }
 }
 
@@ -294,7 +299,7 @@ void YamlWriter::operator()(const char* key, NumbersOrWord& value, Range) {
   line(key, value.word.empty() ? "[" + list + "]" : YamlScalar<std::string>::format(value.word));
 }
 
-void YamlWriter::operator()(const char* key, std::vector<std::string>& values) {
+void YamlWriter::operator()(const char* key, std::vector<std::string>& values, StringKind) {
   std::string list;
   for (const std::string& value : values) list += (list.empty() ? "" : ", ") + yaml_quoted(value);
   line(key, "[" + list + "]");

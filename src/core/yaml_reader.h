@@ -133,6 +133,9 @@ struct NumbersOrWord {
   bool operator==(const NumbersOrWord&) const = default;
 };
 
+// What a list of strings holds. A text may have line breaks and tabs, a name may not.
+enum class StringKind : std::uint8_t { Name, Text };
+
 struct AnyVisitor {};
 template <class T>
 concept Described = requires(AnyVisitor& visitor, T& value) {
@@ -180,7 +183,8 @@ class YamlReader {
   void operator()(const char* key, NumbersOrWord& value, Range range = {});
 
   // A list of strings, and a map from names to strings in the order of the file.
-  void operator()(const char* key, std::vector<std::string>& values);
+  void operator()(const char* key, std::vector<std::string>& values,
+                  StringKind kind = StringKind::Name);
   void operator()(const char* key, std::vector<std::pair<std::string, std::string>>& values);
 
   // Reads a described struct; any other key is a UserError.
@@ -270,7 +274,7 @@ class YamlWriter {
   }
 
   void operator()(const char* key, NumbersOrWord& value, Range = {});
-  void operator()(const char* key, std::vector<std::string>& values);
+  void operator()(const char* key, std::vector<std::string>& values, StringKind = StringKind::Name);
   void operator()(const char* key, std::vector<std::pair<std::string, std::string>>& values);
 
  protected:

@@ -262,7 +262,7 @@ void describe(V& v, SpikeOptions& c) {
 
 template <class V>
 void describe(V& v, SamplesConfig& c) {
-  v("prompts", c.prompts);
+  v("prompts", c.prompts, StringKind::Text);
   v("tokens", c.tokens, between(1, 1 << 20));
 }
 
