@@ -52,7 +52,8 @@ TEST_F(HugeSize, BatchesAreDividedAtOnce) {
 }
 
 TEST_F(HugeSize, TheRemedyIsNamed) {
-  const Outcome outcome = run_kintsugi("train run.yaml --check --set model.ffn_size=2147483647");
+  const Outcome outcome = run_in_shell(
+      "ulimit -t 5; exec \"$kintsugi\" train run.yaml --check --set model.ffn_size=2147483647");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.error, testing::HasSubstr("use a smaller model"));
 }
