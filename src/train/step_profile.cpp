@@ -236,7 +236,7 @@ void StepProfile::write(std::vector<RankTrace> ranks) {
   for (const std::string& line : exposure_lines(steps)) log_info("{}", line);
   const fs::path path = file();
   try {
-    if (request_.file.empty()) fs::create_directories(path.parent_path());
+    if (request_.file.empty()) fs::create_directory(path.parent_path());
     const std::string text = chrome_trace(profile, steps);
     write_file_atomically(path, path.extension() == ".gz" ? gzipped(text) : text);
     log_info(
