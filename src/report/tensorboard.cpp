@@ -146,7 +146,7 @@ EventFile::EventFile(fs::path directory, std::string host, Clock now_s)
 
 void EventFile::create() {
   std::error_code error;
-  fs::create_directories(directory_, error);
+  fs::create_directory(directory_, error);  // not a run directory that was moved away
   if (error) failure("cannot create {}: {}", directory_.string(), error.message());
   const double now_s = now_s_();
   const fs::path file =

@@ -230,7 +230,7 @@ void StepProfile::write(std::vector<RankTrace> ranks) {
   for (const std::string& line : exposure_lines(steps)) log_info("{}", line);
   const fs::path path = file();
   try {
-    if (request_.file.empty()) fs::create_directories(path.parent_path());
+    if (request_.file.empty()) fs::create_directory(path.parent_path());
     const std::string text = chrome_trace(profile, steps);
     const std::string content = path.extension() == ".gz" ? gzipped(text) : text;
     if (request_.file.empty())
