@@ -2,8 +2,9 @@
 // exists is refused without --overwrite, and an input is never replaced.
 #include <sys/stat.h>
 
-#include "support/classifier_fixture.h"
+#include "model/config.h"
 #include "support/program_test.h"
+#include "support/raw_model.h"
 #include "support/served_model.h"
 #include "support/small_run.h"
 #include "support/synthetic_run.h"
@@ -48,7 +49,7 @@ const std::vector<FileCommand>& file_commands() {
        "out.yaml", "machine.yaml"},
       {"plan --evaluate", "plan --evaluate memory.csv --output OUT", "out.csv", "memory.csv"},
       {"calibrate",
-       "calibrate --device cpu --threads 1 --size 16 --effort 0.001 --machine machine.yaml "
+       "calibrate --device cpu --threads 1 --size 64 --effort 0.001 --machine machine.yaml "
        "--output OUT",
        "out.yaml", "machine.yaml"},
       {"report html", "report runs/a --output OUT", "out.html", "runs/a/config.yaml"},
@@ -83,10 +84,23 @@ class Outputs : public ProgramTest, public testing::WithParamInterface<FileComma
     directory_.write("run.yaml",
                      small_config("text.txt", "r", "steps: 3", "device: cpu\nthreads: 1\n"));
     write_synthetic_run(directory_ / "runs/a", {});
-    fs::copy(ClassifierFixture("llama").directory(), directory_ / "classifier");
+    make_classifier();
     const Outcome store = run_kintsugi(
-        "data tokenize --input digits.txt --output store --tokenizer bytes --no-eod --threads 1");
+        "data tokenize --input digits.txt --output store --tokenizer model --no-eod --threads 1");
     ASSERT_EQ(store.code, 0) << store.error;
+  }
+  // The same model with another head.
+  void make_classifier() {
+    fs::copy(directory_ / "model", directory_ / "classifier");
+    ModelConfig config = read_hf_config(directory_ / "model/config.json");
+    config.labels = {"low", "high"};
+    config.complete_and_check();
+    RawModel model = read_raw_model(directory_ / "classifier");
+    model.erase("lm_head.weight");
+    const auto elements = static_cast<std::size_t>(2 * config.hidden_size);
+    model["score.weight"] = {"F32", {2, config.hidden_size}, std::vector<double>(elements, 0.5)};
+    write_raw_model(directory_ / "classifier", model, false);
+    directory_.write("classifier/config.json", write_hf_config(config, DType::F32));
   }
   // Runs the command with this output.
   Outcome run_with(const std::string& file, const std::string& options) {
@@ -279,8 +293,10 @@ TEST_F(OutputDirectories, SecretsAreForTheirOwnerOnly) {
   EXPECT_EQ(mode("l/launch/config.yaml"), 0600u);
   const Outcome others = run_in_shell("grep -rl s3cret . | grep -v config.yaml");
   EXPECT_EQ(others.out, "");
-  const Outcome wrong =
-      run_kintsugi("train run.yaml --check --set run.notify.webhook=https://host/s3cret");
+  std::string yaml = content_of("run.yaml");
+  yaml.replace(yaml.find("seed: 3"), 7, "seed: 3, notify: {webhook: 'https://host/s3cret'}");
+  directory_.write("wrong.yaml", yaml);
+  const Outcome wrong = run_kintsugi("train wrong.yaml --check");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.error, AllOf(HasSubstr("run.notify.webhook"), Not(HasSubstr("s3cret"))));
 }
