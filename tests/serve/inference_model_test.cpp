@@ -32,8 +32,8 @@ Ids some_ids(std::size_t count, std::mt19937& random, std::int64_t vocabulary) {
 }
 
 // The logits of every token of a sequence, by the forward that training uses.
-std::vector<std::vector<float>> plain_logits(Backend& device, const fs::path& directory,
-                                             DType precision, const Ids& ids) {
+std::vector<std::vector<double>> plain_logits(Backend& device, const fs::path& directory,
+                                              DType precision, const Ids& ids) {
   Backend* const backend = &device;
   const ModelConfig config = read_hf_config(directory / "config.json");
   const ParameterSet set(config);
@@ -53,14 +53,14 @@ std::vector<std::vector<float>> plain_logits(Backend& device, const fs::path& di
   backend->upload(batch.ids, ids.data());
   backend->upload(batch.positions, positions.data());
   const Tensor logits = model.all_logits(batch);
-  std::vector<std::vector<float>> rows;
+  std::vector<std::vector<double>> rows;
   visit_float(precision, [&]<class T>() {
     for (std::int64_t i = 0; i < n; ++i) {
       std::vector<T> row(static_cast<std::size_t>(config.vocab_size));
       backend->download(row.data(), logits.rows(i, 1));
       rows.emplace_back();
       for (const T value : row)
-        rows.back().push_back(static_cast<float>(static_cast<Accumulator<T>>(value)));
+        rows.back().push_back(static_cast<double>(static_cast<Accumulator<T>>(value)));
     }
   });
   return rows;
@@ -69,16 +69,15 @@ std::vector<std::vector<float>> plain_logits(Backend& device, const fs::path& di
 // A sequence that is computed piece by piece.
 struct Piecewise {
   Ids ids;
-  std::vector<std::vector<float>> expected = {};
+  std::vector<std::vector<double>> expected = {};
   std::int32_t slot = 0;
   Ids pages = {};
   std::int64_t computed = 0;
 };
 
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
+double difference(const std::vector<double>& a, const std::vector<double>& b) {
   double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, static_cast<double>(std::abs(a[i] - b[i])));
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
   return largest;
 }
 
@@ -118,10 +117,9 @@ double largest_error(InferenceModel& model, std::vector<Piecewise>& sequences,
       const auto& expected = s.expected[static_cast<std::size_t>(s.computed - 1)];
       const ReadLogits& read = results[i].front();
       largest = std::max(largest, difference(read.all, expected));
-      EXPECT_EQ(static_cast<float>(read.largest.front().logit),
-                *std::max_element(read.all.begin(), read.all.end()));
+      EXPECT_EQ(read.largest.front().logit, *std::max_element(read.all.begin(), read.all.end()));
       double sum = 0;
-      for (const float logit : read.all) sum += std::exp(static_cast<double>(logit));
+      for (const double logit : read.all) sum += std::exp(logit);
       EXPECT_NEAR(read.log_sum, std::log(sum), 1e-5);
     }
   }
