@@ -155,6 +155,7 @@ constexpr const char* kEnd = R"(
 if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
 for attempt in {{1..30}}; do  # a full disk may get space
   echo "$code" 2>/dev/null >"$run/launch/exit_code" && break
+  [ -d "$run/launch" ] || break  # it was moved
   sleep 10
 done
 exit "${}"

@@ -87,10 +87,9 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 
 void Trainer::sum_over_ranks(StepSums& sums) {
   Rewards& rewards = sums.of_step.rewards;
-  const std::array<double*, 11> own = {&sums.of_step.loss, &sums.of_step.z,   &rewards.chosen,
-                                       &rewards.rejected,  &rewards.accuracy, &sums.next_targets,
-                                       &sums.stops,        &sums.outliers,    &sums.saved,
-                                       &sums.save_due,     &sums.other_data};
+  const std::array<double*, 10> own = {
+      &sums.of_step.loss, &sums.of_step.z, &rewards.chosen, &rewards.rejected, &rewards.accuracy,
+      &sums.next_targets, &sums.stops,     &sums.outliers,  &sums.saved,       &sums.save_due};
   std::vector<double> values;
   for (const double* value : own) values.push_back(*value);
   if (energy_ != nullptr) append_values(sums.energy, values);
@@ -224,7 +223,6 @@ void Trainer::train_step() {
     sums.stops = stops_.ask();
     sums.saved = save_ended();
     sums.save_due = save_interval_ && save_interval_->due(Clock::now()) ? 1 : 0;
-    sums.other_data = content_check_ && content_check_->found_change() ? 1 : 0;
     sums.energy = own_energy();
     sum_over_ranks(sums);
     return {.loss = sums.of_step.loss / targets,
@@ -238,7 +236,7 @@ void Trainer::train_step() {
         "only {} of {} ranks skipped step {} as an outlier, so their weights differ: run again to "
         "continue from the newest checkpoint",
         sums.outliers, groups_->ranks(), step));
-  if (sums.other_data > 0) end_on_other_data(step);
+  refuse_other_data(step);
   if (sums.saved == groups_->ranks()) finish_save();
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
@@ -296,23 +294,21 @@ void Trainer::train_step() {
   ++compute_steps_;
 }
 
-// Throws on all ranks if the first one has found a file that changed.
-void Trainer::end_on_other_data(std::int64_t step) {
-  together(host(), [&] {
-    if (!content_check_) return;
-    try {
-      content_check_->rethrow();
-    } catch (const UserError& error) {
-      user_error(
-          "{}; steps {} to {} of this run have read it: go on from a checkpoint before them "
-          "(checkpoints/latest), or start in another run.dir",
-          error.what(), before_.steps + 1, step);
-    }
-  });
+// Throws on the first rank, which alone has the check, if it has found a file that changed.
+void Trainer::refuse_other_data(std::int64_t step) const {
+  if (!content_check_ || !content_check_->found_change()) return;
+  try {
+    content_check_->rethrow();
+  } catch (const UserError& error) {
+    user_error(
+        "{}; steps {} to {} of this run have read it: go on from a checkpoint before them "
+        "(checkpoints/latest), or start in another run.dir",
+        error.what(), before_.steps + 1, step);
+  }
 }
 
 void Trainer::close_content_check() {
-  end_on_other_data(state_.step);
+  together(host(), [&] { refuse_other_data(state_.step); });
   if (content_check_ && content_check_->unread_bytes() > 0)
     log_info("{} of the data were not compared yet: the next start of this run does it",
              format_bytes(static_cast<double>(content_check_->unread_bytes())));

@@ -111,7 +111,6 @@ class Trainer {
     double outliers = 0;       // number of ranks that skipped this step as an outlier: all or none
     double saved = 0;          // number of ranks whose save in the background has ended
     double save_due = 0;       // 1 from rank 0: save now (train.checkpoint_every: auto)
-    double other_data = 0;     // 1 from rank 0: a data file is not that of the start
     EnergyTotals energy = {};  // since the launch
   };
   void sum_over_ranks(std::span<double> values);
@@ -135,7 +134,7 @@ class Trainer {
   // this rank. Errors are not thrown here but by that step, so that the current step can still be
   // saved.
   double load_next_batch(std::int64_t step, Trace* trace);
-  void end_on_other_data(std::int64_t step);
+  void refuse_other_data(std::int64_t step) const;
   void close_content_check();
   ProfileFacts profile_facts();
   TokenBatch tokens();  // of batch_

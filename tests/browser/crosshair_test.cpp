@@ -58,7 +58,8 @@ TEST_F(CrosshairInBrowser, ShowsTheValuesOfItsStep) {
   write_run("short", 20, 500);
   const Outcome report = run_kintsugi("report long short --output report.html");
   ASSERT_EQ(report.code, 0) << report.error;
-  browser_ = std::make_unique<Browser>(HttpListener("127.0.0.1", 0).port());
+  const int free_port = HttpListener("127.0.0.1", 0).port();
+  browser_ = std::make_unique<Browser>(free_port);
   browser_->set_window(1400, 1000);
   browser_->open("file://" + (directory_ / "report.html").string());
   ASSERT_TRUE(

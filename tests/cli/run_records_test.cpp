@@ -122,7 +122,7 @@ TEST_F(RunRecords, TheEnergyOfARunningAttemptIsCountedOnce) {
     const std::string key = R"("attempt":1)";
     status.replace(status.find(key), key.size(), fmt::format("\"attempt\":{}", attempt));
     directory_.write("run/status.json", status);
-    EXPECT_EQ(run_kintsugi("report run --output report.json").code, 0);
+    EXPECT_EQ(run_kintsugi("report run --output report.json --overwrite").code, 0);
     return json_of("report.json")[0]["summary"]["energy_j"].get<double>();
   };
   EXPECT_DOUBLE_EQ(energy(written(first + "," + second), 2), 300 + 150) << "after a save";

@@ -177,7 +177,7 @@ TEST_F(MergeModels, CopiesTheTokenizerOfTheFirst) {
   std::vector<std::string> names;
   for (const auto& [name, content] : files) names.push_back(name);
   EXPECT_THAT(names, testing::UnorderedElementsAre(
-                         "config.json", "generation_config.json", "model.safetensors",
+                         "config.json", "model-00009-of-00009.safetensors", "model.safetensors",
                          "tokenizer.json", "tokenizer_config.json", "additional_chat_templates",
                          "additional_chat_templates/tool.jinja"));
   EXPECT_EQ(files.at("tokenizer.json"), "first tokenizer.json");
@@ -352,12 +352,14 @@ TEST_F(MergeModels, WaitsForNoOtherProcess) {
 TEST_F(MergeModels, OverwritesAModel) {
   const auto inputs = make(2, "F32");
   merge_models({inputs[0]}, output_);
-  std::ofstream(output_ / "old.txt") << "of the old model";
-  fs::create_directory(directory_ / ".merged.tmp");  // a killed process left it
-  std::ofstream(directory_ / ".merged.tmp/half.safetensors") << "half";
+  std::ofstream(output_ / "old.txt") << "of the user";
+  EXPECT_THROW(merge_models({inputs[1]}, output_, {.output = {.overwrite = true}}), UserError);
+  fs::rename(output_ / "old.txt", output_ / "model-00009-of-00009.safetensors");  // of the old model
+  fs::create_directory(directory_ / ".merged.tmp");                     // a killed process left it
+  std::ofstream(directory_ / ".merged.tmp/model-00002-of-00002.safetensors") << "half";
   merge_models({inputs[1]}, output_, {.output = {.overwrite = true}});
-  EXPECT_FALSE(fs::exists(output_ / "old.txt"));
-  EXPECT_FALSE(fs::exists(output_ / "half.safetensors"));
+  EXPECT_FALSE(fs::exists(output_ / "model-00009-of-00009.safetensors"));
+  EXPECT_FALSE(fs::exists(output_ / "model-00002-of-00002.safetensors"));
   EXPECT_FALSE(fs::exists(directory_ / ".merged.tmp"));
   EXPECT_FALSE(fs::exists(directory_ / ".merged.old"));
   for (const auto& [name, tensor] : read_raw_model(inputs[1]))

@@ -112,16 +112,20 @@ FileParser task_data() {
 
 FileParser request_body() {
   return {.name = "request-body",
-          .samples = {{{"body.json", R"({"prompt": [[1, 2], [3]], "echo": true, "logprobs": 1,
-              "max_tokens": 1, "stop": ["a", "b"], "messages": [{"role": "user", "content":
-              [{"type": "text", "text": "ä"}]}], "stream": true, "stream_options":
-              {"include_usage": true}, "top_p": 0.5, "tokens": [1, 2]})"}}},
+          .samples = {{{"completion.json", R"({"prompt": [[1, 2], [3]], "echo": true, "logprobs": 1,
+              "max_tokens": 1, "stop": ["a", "b"], "stream": true, "stream_options":
+              {"include_usage": true}, "top_p": 0.5})"},
+                       {"chat.json", R"({"messages": [{"role": "user", "content":
+              [{"type": "text", "text": "ä"}]}], "temperature": 0.5, "logprobs": true})"},
+                       {"tokenize.json", R"({"prompt": "ä", "add_special_tokens": true})"},
+                       {"detokenize.json", R"({"tokens": [1, 2]})"}}},
           .damaged = {},
           .read = [](const fs::path& directory) {
-            const std::string body = content_of(directory / "body.json");
             try {
-              parse_completion_body(body, {});
-              parse_detokenize_body(body);
+              parse_completion_body(content_of(directory / "completion.json"), {});
+              parse_chat_body(content_of(directory / "chat.json"), {});
+              parse_tokenize_body(content_of(directory / "tokenize.json"));
+              parse_detokenize_body(content_of(directory / "detokenize.json"));
             } catch (const HttpError& error) {
               user_error("{}", error.what());
             }

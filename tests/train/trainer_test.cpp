@@ -350,8 +350,8 @@ TEST_F(TrainerTest, ARunThatCannotFitIsRefusedBeforeAnythingIsWritten) {
   const std::string yaml = small_config(corpus_, directory_ / "huge", "steps: 5");
   try {
     Trainer(*backend, parse_run_config(yaml, "test.yaml",
-                                       {"model.hidden_size=65536", "model.layers=200",
-                                        "model.heads=512", "model.kv_heads=512"}));
+                                       {"model.hidden_size=16384", "model.layers=40",
+                                        "model.heads=128", "model.kv_heads=128"}));
     FAIL() << "accepted";
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("this run needs"), std::string::npos);

@@ -130,7 +130,6 @@ void submit_runs(std::vector<PreparedRun>& runs) {
       submitted.push_back(submit_job(run.job.directory() / "job.sh"));
       run.job.job_ids.push_back(submitted.back());
       save_job(run.job);
-      run.lock.reset();  // for its supervisor
     }
   } catch (const std::exception&) {
     while (!files.empty()) files.pop_back();  // the last first: it is inside of folders of others
@@ -138,6 +137,7 @@ void submit_runs(std::vector<PreparedRun>& runs) {
     throw;
   }
   for (const auto& one : files) one->keep();
+  for (PreparedRun& run : runs) run.lock.reset();  // for its supervisor, which waits for it
   for (const PreparedRun& run : runs)
     fmt::print("submitted job {}: {}\n", run.job.job_ids.back(), run.job.run_dir);
   fmt::print("follow it: kintsugi launch --follow {}\n", runs.front().job.run_dir);

@@ -42,6 +42,7 @@ if [ "$code" -eq 75 ]; then status=0; fi
 if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
 for attempt in {1..30}; do  # a full disk may get space
   echo "$code" 2>/dev/null >"$run/launch/exit_code" && break
+  [ -d "$run/launch" ] || break  # it was moved
   sleep 10
 done
 exit "$status"
