@@ -177,7 +177,7 @@ TEST_F(MergeModels, CopiesTheTokenizerOfTheFirst) {
   std::vector<std::string> names;
   for (const auto& [name, content] : files) names.push_back(name);
   EXPECT_THAT(names, testing::UnorderedElementsAre(
-                         "config.json", "model-00009-of-00009.safetensors", "model.safetensors",
+                         "config.json", "generation_config.json", "model.safetensors",
                          "tokenizer.json", "tokenizer_config.json", "additional_chat_templates",
                          "additional_chat_templates/tool.jinja"));
   EXPECT_EQ(files.at("tokenizer.json"), "first tokenizer.json");
@@ -354,8 +354,9 @@ TEST_F(MergeModels, OverwritesAModel) {
   merge_models({inputs[0]}, output_);
   std::ofstream(output_ / "old.txt") << "of the user";
   EXPECT_THROW(merge_models({inputs[1]}, output_, {.output = {.overwrite = true}}), UserError);
-  fs::rename(output_ / "old.txt", output_ / "model-00009-of-00009.safetensors");  // of the old model
-  fs::create_directory(directory_ / ".merged.tmp");                     // a killed process left it
+  fs::rename(output_ / "old.txt",
+             output_ / "model-00009-of-00009.safetensors");  // of the old model
+  fs::create_directory(directory_ / ".merged.tmp");          // a killed process left it
   std::ofstream(directory_ / ".merged.tmp/model-00002-of-00002.safetensors") << "half";
   merge_models({inputs[1]}, output_, {.output = {.overwrite = true}});
   EXPECT_FALSE(fs::exists(output_ / "model-00009-of-00009.safetensors"));
