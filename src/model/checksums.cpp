@@ -1,5 +1,7 @@
 #include "model/checksums.h"
 
+#include <limits.h>
+
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -22,7 +24,7 @@ void check_name(const std::string& name, const std::string& source) {
   const bool inside = !name.empty() && path.is_relative() && path.has_filename() &&
                       name.find('\0') == std::string::npos &&
                       std::none_of(path.begin(), path.end(), [](const fs::path& part) {
-                        return part == ".." || part == ".";
+                        return part == ".." || part == "." || part.native().size() > NAME_MAX;
                       });
   if (!inside) user_error("{} names '{}', which is not a file in its directory", source, name);
 }

@@ -1,5 +1,7 @@
 #include "tensor/safetensors.h"
 
+#include <limits.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -288,7 +290,7 @@ void SafetensorsModel::open_shards(const std::filesystem::path& index) {
       user_error("{} maps tensor {} to something that is not a file name: {}", source,
                  in_quotes(name), kDamaged);
     const std::string shard = value.get<std::string>();
-    if (shard.empty() || shard == "." || shard == ".." ||
+    if (shard.empty() || shard == "." || shard == ".." || shard.size() > NAME_MAX ||
         shard.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
       user_error(
           "{} maps tensor {} to {}, which is not a file name in its directory: correct the index",

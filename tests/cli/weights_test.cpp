@@ -148,7 +148,7 @@ TEST_F(WeightFiles, ChecksumsNameFilesOfTheirDirectoryOnly) {
   const json original = json::parse(content_of("base/checksums.json"));
   for (const std::string& name :
        {std::string("../outside.bin"), (directory_ / "outside.bin").string(), std::string("a/.."),
-        std::string("./model.safetensors"), std::string("")}) {
+        std::string("./model.safetensors"), std::string(""), std::string(256, 'a')}) {
     json list = original;
     list["pieces"][name] = json::array({json::array({0, 8, "0123456789abcdef"})});
     directory_.write("base/checksums.json", list.dump());
