@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "support/mpirun.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
 
@@ -77,10 +78,7 @@ TEST_F(DataContentTest, AChangeInALargeFileEndsTheResumedRun) {
   known["files"][0]["hash"] = "0123456789abcdef";  // as if the first start had read all of it
   known["files"][0]["read"] = true;
   directory_.write("run/data.json", known.dump());
-  const std::string two_ranks =
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 "
-      "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none timeout "
-      "60 mpirun -np 2";
+  const std::string two_ranks = kOpenMpi + std::string("timeout 60 mpirun -np 2");
   const bool mpirun = std::system("command -v mpirun > /dev/null 2>&1") == 0;
   for (const std::string& launcher : {std::string("timeout 60"), mpirun ? two_ranks : ""}) {
     if (launcher.empty()) continue;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "launch/node_ledger.h"
+#include "support/mpirun.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
 
@@ -18,9 +19,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kMpirun =
-    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-    "OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun ";
+const std::string kMpirun = kOpenMpi + std::string("mpirun ");
 
 class DoctorCommand : public ProgramTest {
  protected:

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/compress.h"
+#include "support/mpirun.h"
 #include "support/program_test.h"
 
 namespace kintsugi {
@@ -96,11 +97,8 @@ TEST_F(EvalTasks, RanksShareTheWork) {
   const std::string arguments = "eval " + checkpoint() + "--tasks " + examples() +
                                 " --limit 2 --json --threads 1 --bootstrap 0";
   const json alone = json::parse(run_kintsugi(arguments).out)["results"];
-  const Outcome shared = run_in_shell(
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-      "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
-      "OMPI_MCA_btl_vader_single_copy_mechanism=none timeout 60 mpirun -n 3 \"$kintsugi\" " +
-      arguments);
+  const Outcome shared =
+      run_in_shell(std::string(kOpenMpi) + "timeout 60 mpirun -n 3 \"$kintsugi\" " + arguments);
   ASSERT_EQ(shared.code, 0) << shared.error;
   EXPECT_EQ(json::parse(shared.out)["results"], alone);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/large_tensors.h"
+#include "support/mpirun.h"
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
@@ -44,10 +45,7 @@ class RanksAgree : public testing::Test {
     return run_on_ranks(parts, "train run.yaml --set batch.micro=1 --set device=cpu");
   }
   int run_on_ranks(const std::vector<Part>& parts, const std::string& arguments) {
-    std::string command =
-        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-        "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
-        "OMPI_MCA_btl_vader_single_copy_mechanism=none timeout 60 mpirun";
+    std::string command = kOpenMpi + std::string("timeout 60 mpirun");
     for (std::size_t i = 0; i < parts.size(); ++i)
       command += fmt::format("{} -np {} -wdir '{}' '{}' {} {}", i == 0 ? "" : " :", parts[i].ranks,
                              (directory_ / parts[i].folder).string(), parts[i].program, arguments,

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/mpirun.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
 #include "support/small_run.h"
@@ -58,11 +59,8 @@ TEST_F(RunRecords, EveryCommunicatorIsFreed) {
   KINTSUGI_SKIP_UNDER_SANITIZERS();
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
   write_config("steps: 2, eval_every: 0", "energy: {enabled: false}\n");
-  const std::string calls = calls_of(
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-      "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
-      "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun -np 2",
-      "train run.yaml --set batch.global=4 --set layout.zero=1");
+  const std::string calls = calls_of(kOpenMpi + std::string("mpirun -np 2"),
+                                     "train run.yaml --set batch.global=4 --set layout.zero=1");
   const std::size_t made = lines_with(calls, "MPI_Comm_split").size();
   EXPECT_GT(made, 4u);
   EXPECT_EQ(lines_with(calls, "MPI_Comm_free").size(), made);

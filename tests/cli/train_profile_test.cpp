@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "support/mpirun.h"
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
@@ -29,11 +30,9 @@ class ProfileOnRanks : public testing::Test {
   }
   int train(int ranks, const std::string& arguments, const std::string& environment = "") const {
     const std::string command = fmt::format(
-        "cd '{}' && rm -rf run && {} OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-        "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
-        "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun -np {} '{}' train run.yaml "
+        "cd '{}' && rm -rf run && {} {} mpirun -np {} '{}' train run.yaml "
         "--set batch.global=8 --set batch.micro=1 {} > out 2> err < /dev/null",
-        directory_.path().string(), environment, ranks, kintsugi_binary(), arguments);
+        directory_.path().string(), environment, kOpenMpi, ranks, kintsugi_binary(), arguments);
     return exit_code(std::system(command.c_str()));
   }
   int report(const std::string& arguments) const {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "support/mpirun.h"
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
@@ -36,13 +37,7 @@ class TrainOnRanks : public testing::Test {
 
   // `ranks` 0: without mpirun.
   std::string command(int ranks, const std::string& run, const std::string& sets) const {
-    const std::string launch =
-        ranks == 0 ? ""
-                   : fmt::format(
-                         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-                         "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
-                         "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun -np {} ",
-                         ranks);
+    const std::string launch = ranks == 0 ? "" : fmt::format("{}mpirun -np {} ", kOpenMpi, ranks);
     return fmt::format(
         "cd '{}' && {}'{}' train run.yaml --set run.dir={} --set batch.global=12 --set "
         "batch.micro=1 {} > {}.out 2> {}.err < /dev/null",

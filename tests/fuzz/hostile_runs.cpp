@@ -19,6 +19,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "support/mpirun.h"
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
@@ -28,10 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Random = std::mt19937_64;
-
-constexpr const char* kOpenMpi =
-    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 "
-    "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none ";
 
 // The embedding has more than 64 KiB, so that no check of the ends of tensors sees its middle.
 constexpr const char* kModel =
