@@ -52,13 +52,14 @@ test: packages
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
-# The tests with the address and undefined-behaviour sanitizers, then with the thread sanitizer (tests/sanitizers/ lists what is
-# left out). FILTER='Suite.*' runs only these tests.
+# The tests with the address and undefined-behaviour sanitizers, then those of folders with threads with the thread sanitizer
+# (tests/sanitizers/ lists what is left out). FILTER='Suite.*' runs only these tests.
+THREADED := comm|core|data|energy|http|parallel|serve|train
 sanitize: packages
 	$(call configure,build-asan,-DKINTSUGI_SANITIZE=address -DKINTSUGI_TESTS=ON)
 	@cmake --build build-asan -j $(JOBS) --target kintsugi kintsugi_tests
 	@FILTER='$(FILTER)' scripts/sanitize.sh build-asan address $(JOBS)
-	$(call configure,build-tsan,-DKINTSUGI_SANITIZE=thread -DKINTSUGI_TESTS=ON)
+	$(call configure,build-tsan,-DKINTSUGI_SANITIZE=thread -DKINTSUGI_TESTS=ON -DKINTSUGI_TEST_FILTER='^tests/($(THREADED))/')
 	@cmake --build build-tsan -j $(JOBS) --target kintsugi kintsugi_tests
 	@FILTER='$(FILTER)' scripts/sanitize.sh build-tsan thread $(JOBS)
 

@@ -1,12 +1,11 @@
 # The tests, as one program, and the programs behind make fuzz-layouts, fuzz-parsers, kill-test, fault-test, hostile and mutation-check.
 enable_testing()
 add_library(kintsugi_test_support STATIC)
-kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp")
+kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp" OPTIONS -O0)
 target_sources(kintsugi_test_support PRIVATE tests/support/paths.cpp)
 target_include_directories(kintsugi_test_support PUBLIC tests)
 set_source_files_properties(tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
   "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\";KINTSUGI_FAKES=\"${CMAKE_BINARY_DIR}/fakes\"")
-target_compile_options(kintsugi_test_support PUBLIC -O1)  # half the build time; the engine itself stays optimised
 # Behind the flags of the engine. What is undefined in a test matters little, and looking for it takes two fifths of the time
 # of a sanitizer's build.
 add_library(kintsugi_test_flags INTERFACE)
@@ -34,7 +33,7 @@ add_executable(kintsugi_tests)
 file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/*)
 foreach(folder tests ${test_folders})
   if(IS_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder})
-    kintsugi_sources(kintsugi_tests ${folder} INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12)
+    kintsugi_sources(kintsugi_tests ${folder} INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12 OPTIONS -O0)
   endif()
 endforeach()
 target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yaml-cpp nlohmann_json::nlohmann_json
