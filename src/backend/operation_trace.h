@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/collective.h"
 #include "tensor/tensor.h"
 
 namespace kintsugi {
@@ -19,16 +20,6 @@ struct TracedOperation {
     Collective,         // the start of a collective; `bytes` is the size of the full tensor
     Wait,               // for the collective with this ticket
   };
-  enum class Transfer : std::uint8_t {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    Broadcast,
-    AllToAll,
-    Send,
-    Receive
-  };
-
   Kind kind = Kind::Memory;
   DType dtype = DType::F32;
   const char* name = "";
@@ -36,7 +27,7 @@ struct TracedOperation {
   double bytes = 0;  // read and written
   std::int64_t m = 0, n = 0, k = 0, head_dim = 0;
   // Collectives only:
-  Transfer transfer = Transfer::AllReduce;
+  Collective collective = Collective::AllReduce;
   std::string group = {};
   std::int64_t ticket = 0;
 };

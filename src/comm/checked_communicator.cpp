@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "comm/collective_checks.h"
-
 namespace kintsugi {
 namespace {
 
@@ -16,12 +14,12 @@ Tensor as_tensor(T* values, std::int64_t count) {
 
 }  // namespace
 
-bool CheckedCommunicator::Call::same_as(const Call& other) const {
+bool CheckedCommunicator::Description::same_as(const Description& other) const {
   return kind == other.kind && elements == other.elements && dtype == other.dtype &&
          detail == other.detail && number == other.number;
 }
 
-std::string CheckedCommunicator::Call::text() const {
+std::string CheckedCommunicator::Description::text() const {
   const auto collective = static_cast<Collective>(kind);
   std::string text = to_string(collective);
   if (collective == Collective::Barrier) return text;
@@ -32,85 +30,62 @@ std::string CheckedCommunicator::Call::text() const {
   return text;
 }
 
-CheckedCommunicator::Call CheckedCommunicator::make_call(Collective kind, Tensor x, int detail,
-                                                         std::int64_t number) const {
-  return {.kind = static_cast<std::int64_t>(kind),
-          .elements = x ? x.elements() : 0,
+CheckedCommunicator::Description CheckedCommunicator::describe(const Call& call,
+                                                               std::int64_t number) const {
+  const Tensor& x = call.whole();
+  return {.kind = static_cast<std::int64_t>(is_message(call.kind) ? Collective::Send : call.kind),
+          .elements = x && call.kind != Collective::AllToAll ? x.elements() : 0,
           .dtype = static_cast<std::int64_t>(x.dtype()),
-          .detail = detail,
+          .detail = call.kind == Collective::AllReduce   ? static_cast<int>(call.op)
+                    : call.kind == Collective::Broadcast ? call.peer
+                                                         : 0,
           .number = number,
           .world_rank = world_rank_};
 }
 
 // All ranks compare the same list of calls, so all of them throw or none does.
-void CheckedCommunicator::check_same_call(Collective kind, Tensor x, int detail) {
+void CheckedCommunicator::check_same_call(const Call& call) {
   if (size() == 1) return;
-  Call own = make_call(kind, x, detail, calls_++);
-  std::vector<Call> calls(size());
+  Description own = describe(call, calls_++);
+  std::vector<Description> calls(size());
   host_group().wait(host_group().all_gather(as_tensor(calls.data(), size()), as_tensor(&own, 1)));
-  const auto count_equal = [&](const Call& call) {
+  const auto count_equal = [&](const Description& call) {
     return std::count_if(calls.begin(), calls.end(),
-                         [&](const Call& other) { return other.same_as(call); });
+                         [&](const Description& other) { return other.same_as(call); });
   };
   // The most frequent call; of equally frequent ones the first.
-  const Call& usual = *std::max_element(
+  const Description& usual = *std::max_element(
       calls.begin(), calls.end(),
-      [&](const Call& a, const Call& b) { return count_equal(a) < count_equal(b); });
+      [&](const Description& a, const Description& b) { return count_equal(a) < count_equal(b); });
   const auto odd = std::find_if(calls.begin(), calls.end(),
-                                [&](const Call& call) { return !call.same_as(usual); });
+                                [&](const Description& call) { return !call.same_as(usual); });
   if (odd == calls.end()) return;
   failure("group {}, call {}: rank {} ({} in the group) calls {}, but rank {} and {} more call {}",
           name(), own.number, odd->world_rank, odd - calls.begin(), odd->text(), usual.world_rank,
           count_equal(usual) - 1, usual.text());
 }
 
-Communicator::Work CheckedCommunicator::all_reduce(Tensor x, ReduceOp op) {
-  check_same_call(Collective::AllReduce, x, static_cast<int>(op));
-  return numbered(inner_->all_reduce(x, op));
+Communicator::Work CheckedCommunicator::start(const Call& call) {
+  if (is_message(call.kind)) return start_message(call);
+  check_same_call(call);
+  if (call.kind == Collective::AllToAll) check_counts(*call.counts);
+  return numbered(inner_->start(call));
 }
 
-Communicator::Work CheckedCommunicator::reduce_scatter(Tensor shard, Tensor full) {
-  check_same_call(Collective::ReduceScatter, full, 0);
-  return numbered(inner_->reduce_scatter(shard, full));
-}
-
-Communicator::Work CheckedCommunicator::all_gather(Tensor full, Tensor shard) {
-  check_same_call(Collective::AllGather, full, 0);
-  return numbered(inner_->all_gather(full, shard));
-}
-
-Communicator::Work CheckedCommunicator::broadcast(Tensor x, int root) {
-  check_same_call(Collective::Broadcast, x, root);
-  return numbered(inner_->broadcast(x, root));
-}
-
-// The ranks also tell each other what they send, since the counts of two ranks may differ.
-Communicator::Work CheckedCommunicator::all_to_all(Tensor received, Tensor sent,
-                                                   const ExchangeCounts& counts) {
-  check_exchange(*this, received, sent, counts);
-  check_same_call(Collective::AllToAll, sent.rows(0, 0), 0);
-  const auto ranks = static_cast<std::size_t>(size());
-  const ExchangeCounts one_each{std::vector<std::int64_t>(ranks, 1),
-                                std::vector<std::int64_t>(ranks, 1)};
-  std::vector<std::int64_t> own = counts.sent, theirs(ranks);
-  host_group().wait(host_group().all_to_all(as_tensor(theirs.data(), size()),
-                                            as_tensor(own.data(), size()), one_each));
-  for (std::size_t from = 0; from < ranks; ++from)
+// The ranks tell each other what they send, since the counts of two ranks may differ.
+void CheckedCommunicator::check_counts(const ExchangeCounts& counts) {
+  std::vector<std::int64_t> own = counts.sent, theirs(own.size());
+  host_group().wait(
+      host_group().all_to_all(as_tensor(theirs.data(), size()), as_tensor(own.data(), size())));
+  for (std::size_t from = 0; from < theirs.size(); ++from)
     if (theirs[from] != counts.received[from])
       failure("group {}: rank {} expects {} elements from rank {} of the group, which sends {}",
               name(), world_rank_, counts.received[from], from, theirs[from]);
-  return numbered(inner_->all_to_all(received, sent, counts));
 }
 
 void CheckedCommunicator::barrier() {
-  check_same_call(Collective::Barrier, {}, 0);
+  check_same_call({});
   inner_->barrier();
-}
-
-Communicator::Work CheckedCommunicator::remember(std::unique_ptr<Message> message, Work payload) {
-  message->payload = payload;
-  messages_.emplace(++tickets_, std::move(message));
-  return {tickets_};
 }
 
 Communicator::Work CheckedCommunicator::numbered(Work inner) {
@@ -119,19 +94,20 @@ Communicator::Work CheckedCommunicator::numbered(Work inner) {
   return {tickets_};
 }
 
-Communicator::Work CheckedCommunicator::send(Tensor x, int to) {
+Communicator::Work CheckedCommunicator::start_message(const Call& call) {
   auto message = std::make_unique<Message>();
-  message->call = make_call(Collective::Send, x, 0, sent_[to]++);
-  message->call_work = host_group().send(as_tensor(&message->call, 1), to);
-  return remember(std::move(message), inner_->send(x, to));
-}
-
-Communicator::Work CheckedCommunicator::receive(Tensor x, int from) {
-  auto message = std::make_unique<Message>();
-  message->received = true;
-  message->expected = make_call(Collective::Send, x, 0, received_[from]++);
-  message->call_work = host_group().receive(as_tensor(&message->call, 1), from);
-  return remember(std::move(message), inner_->receive(x, from));
+  message->received = call.kind == Collective::Receive;
+  const Tensor description = as_tensor(&message->call, 1);
+  if (message->received) {
+    message->expected = describe(call, received_[call.peer]++);
+    message->call_work = host_group().receive(description, call.peer);
+  } else {
+    message->call = describe(call, sent_[call.peer]++);
+    message->call_work = host_group().send(description, call.peer);
+  }
+  message->payload = inner_->start(call);
+  messages_.emplace(++tickets_, std::move(message));
+  return {tickets_};
 }
 
 void CheckedCommunicator::check_message(const Message& message) const {

@@ -3,7 +3,7 @@
 #include <map>
 #include <vector>
 
-#include "comm/collective.h"
+#include "core/collective.h"
 #include "comm/communicator.h"
 
 namespace kintsugi {
@@ -13,54 +13,45 @@ namespace kintsugi {
 // majority and its call. A receiver checks its message in wait(). Every call blocks until all ranks
 // of the group make one. The exchange uses `host`, a group of the same ranks for host memory;
 // without it, the group itself.
-class CheckedCommunicator : public Communicator {
+class CheckedCommunicator : public ForwardingCommunicator {
  public:
   CheckedCommunicator(std::unique_ptr<Communicator> inner, int world_rank,
                       std::unique_ptr<Communicator> host = nullptr)
-      : inner_(std::move(inner)), host_(std::move(host)), world_rank_(world_rank) {}
-  const std::string& name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-
-  Work all_reduce(Tensor x, ReduceOp op) override;
-  Work reduce_scatter(Tensor shard, Tensor full) override;
-  Work all_gather(Tensor full, Tensor shard) override;
-  Work broadcast(Tensor x, int root) override;
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override;
-  Work send(Tensor x, int to) override;
-  Work receive(Tensor x, int from) override;
+      : ForwardingCommunicator(std::move(inner)),
+        host_(std::move(host)),
+        world_rank_(world_rank) {}
+  Work start(const Call& call) override;
   void wait(Work work) override;
   void barrier() override;
-  std::shared_ptr<void> register_memory(Tensor x) override { return inner_->register_memory(x); }
-  CommunicationTimes times() const override { return inner_->times(); }
 
  private:
-  struct Call {
+  struct Description {
     std::int64_t kind = 0, elements = 0, dtype = 0, detail = 0;  // detail: the operation or root
     std::int64_t number = 0;      // index of the collective, or of the message between two ranks
     std::int64_t world_rank = 0;  // of the caller; not compared
-    bool same_as(const Call& other) const;
+    bool same_as(const Description& other) const;
     std::string text() const;
   };
   // The description of the call is sent before the payload.
   struct Message {
-    Call call;      // sent or received
-    Call expected;  // on the receiver
+    Description call;      // sent or received
+    Description expected;  // on the receiver
     Work call_work;
     Work payload;
     bool received = false;
   };
 
-  Call make_call(Collective kind, Tensor x, int detail, std::int64_t number) const;
-  void check_same_call(Collective kind, Tensor x, int detail);
+  Description describe(const Call& call, std::int64_t number) const;
+  void check_same_call(const Call& call);
+  void check_counts(const ExchangeCounts& counts);
+  Work start_message(const Call& call);
   void check_message(const Message& message) const;
   // Returns a ticket of our own, since the inner group may return ticket 0 (NCCL: empty tensors).
-  Work remember(std::unique_ptr<Message> message, Work payload);
   Work numbered(Work inner);
 
   Communicator& host_group() { return host_ ? *host_ : *inner_; }
 
-  std::unique_ptr<Communicator> inner_, host_;
+  std::unique_ptr<Communicator> host_;
   int world_rank_;
   std::int64_t calls_ = 0;
   std::int64_t tickets_ = 0;
@@ -72,11 +63,8 @@ class CheckedCommunicator : public Communicator {
 // Makes groups of the type CheckedCommunicator.
 class CheckedWorld : public World {
  public:
-  explicit CheckedWorld(World& inner, World* hosts = nullptr) : inner_(inner), hosts_(hosts) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
+  explicit CheckedWorld(World& inner, World* hosts = nullptr)
+      : World(inner.place()), inner_(inner), hosts_(hosts) {}
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     auto inner = inner_.split(name, color, key);
     return std::make_unique<CheckedCommunicator>(

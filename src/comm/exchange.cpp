@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <numeric>
 
+#include "backend/backend.h"
+
 namespace kintsugi {
 
 std::vector<std::string> gather_texts(Communicator& group, const std::string& local) {
@@ -59,6 +61,17 @@ std::string text_of(Communicator& group, int root, const std::string& text) {
   result.resize(static_cast<std::size_t>(length));
   if (length > 0) group.wait(group.broadcast(Tensor(result.data(), DType::U8, {length}), root));
   return result;
+}
+
+ExchangeCounts exchange_counts(Communicator& group, Backend& backend, Tensor received,
+                               Tensor sent) {
+  group.wait(group.all_to_all(received, sent));
+  const auto ranks = static_cast<std::size_t>(group.size());
+  ExchangeCounts counts{.sent = std::vector<std::int64_t>(ranks),
+                        .received = std::vector<std::int64_t>(ranks)};
+  backend.download(counts.sent.data(), sent);
+  backend.download(counts.received.data(), received);
+  return counts;
 }
 
 namespace {

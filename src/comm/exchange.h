@@ -9,6 +9,8 @@
 
 namespace kintsugi {
 
+class Backend;
+
 // Errors that all ranks throw together, so that no rank has to report them to the others.
 class SharedUserError : public UserError {
  public:
@@ -32,6 +34,11 @@ std::vector<std::string> gather_texts(Communicator& group, const std::string& lo
 std::vector<std::string> texts_at_first(Communicator& group, const std::string& local);
 // Broadcasts the text of `root`.
 std::string text_of(Communicator& group, int root, const std::string& text);
+
+// The counts of an all_to_all that are known in the memory of `backend` only. `sent` (I64) has the
+// number of elements for each rank. Writes to `received` how many come from each rank. The host
+// waits for both.
+ExchangeCounts exchange_counts(Communicator& group, Backend& backend, Tensor received, Tensor sent);
 
 // Runs `work` on all ranks. If it throws on any rank, all ranks throw the error of the lowest such
 // rank, prefixed with the rank unless all threw the same error; so no rank continues alone. `work`

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective.h"
+#include "core/collective.h"
 
 namespace kintsugi {
 

@@ -179,26 +179,15 @@ namespace {
 class PlannedCommunicator final : public Communicator {
  public:
   PlannedCommunicator(std::string name, int rank, int size)
-      : name_(std::move(name)), rank_(rank), size_(size) {}
-  const std::string& name() const override { return name_; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  Work all_reduce(Tensor, ReduceOp) override { refuse(); }
-  Work reduce_scatter(Tensor, Tensor) override { refuse(); }
-  Work all_gather(Tensor, Tensor) override { refuse(); }
-  Work broadcast(Tensor, int) override { refuse(); }
-  Work all_to_all(Tensor, Tensor, const ExchangeCounts&) override { refuse(); }
-  Work send(Tensor, int) override { refuse(); }
-  Work receive(Tensor, int) override { refuse(); }
+      : Communicator(std::move(name), rank, size) {}
+  Work start(const Call&) override { refuse(); }
   void wait(Work work) override {
     if (work.ticket != 0) refuse();
   }
   void barrier() override { refuse(); }
 
  private:
-  [[noreturn]] void refuse() const { failure("group {} is for planning only", name_); }
-  std::string name_;
-  int rank_, size_;
+  [[noreturn]] void refuse() const { failure("group {} is for planning only", name()); }
 };
 
 }  // namespace

@@ -11,17 +11,13 @@ struct NcclWorld::State {
 bool built_with_nccl() { return false; }
 std::string nccl_library_version() { return ""; }
 
-NcclWorld::NcclWorld(World&, Backend&, NcclOptions) {
+NcclWorld::NcclWorld(World& hosts, Backend&, NcclOptions) : World(hosts.place()) {
   user_error(
       "this binary was built without NCCL, which several ranks with GPUs need: build it where CUDA "
       "and NCCL are installed, or set device: cpu");
 }
 NcclWorld::~NcclWorld() = default;
 
-int NcclWorld::rank() const { return 0; }
-int NcclWorld::size() const { return 1; }
-int NcclWorld::local_rank() const { return 0; }
-int NcclWorld::local_size() const { return 1; }
 std::unique_ptr<Communicator> NcclWorld::split(const std::string&, int, int) { return nullptr; }
 const std::string& NcclWorld::description() const { return state_->description; }
 const std::string& NcclWorld::network() const { return state_->network; }

@@ -10,36 +10,20 @@
 namespace kintsugi {
 
 // Forwards all calls and records them. The recorder must outlive it.
-class RecordedCommunicator : public Communicator {
+class RecordedCommunicator : public ForwardingCommunicator {
  public:
   RecordedCommunicator(std::unique_ptr<Communicator> inner, FlightRecorder& recorder,
                        std::int64_t split, std::int64_t color, bool background = false)
-      : inner_(std::move(inner)),
+      : ForwardingCommunicator(std::move(inner)),
         recorder_(recorder),
         group_(recorder.add_group(inner_->name(), split, color, inner_->rank(), inner_->size(),
                                   background)) {}
   ~RecordedCommunicator() override { recorder_.remove_group(group_); }
-  const std::string& name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-
-  Work all_reduce(Tensor x, ReduceOp op) override;
-  Work reduce_scatter(Tensor shard, Tensor full) override;
-  Work all_gather(Tensor full, Tensor shard) override;
-  Work broadcast(Tensor x, int root) override;
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override;
-  Work send(Tensor x, int to) override;
-  Work receive(Tensor x, int from) override;
+  Work start(const Call& call) override;
   void wait(Work work) override;
   void barrier() override;
-  std::shared_ptr<void> register_memory(Tensor x) override { return inner_->register_memory(x); }
-  CommunicationTimes times() const override { return inner_->times(); }
 
  private:
-  template <class Call>
-  Work record(Collective kind, const Tensor& x, const Call& call, int peer = -1);
-
-  std::unique_ptr<Communicator> inner_;
   FlightRecorder& recorder_;
   int group_;
   // The numbers of the last calls, by ticket: older ones have been waited for.
@@ -53,11 +37,7 @@ class RecordedCommunicator : public Communicator {
 class RecordedWorld : public World {
  public:
   RecordedWorld(World& inner, FlightRecorder& recorder, std::int64_t first_split)
-      : inner_(inner), recorder_(recorder), splits_(first_split) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
+      : World(inner.place()), inner_(inner), recorder_(recorder), splits_(first_split) {}
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     auto inner = inner_.split(name, color, key);
     const std::int64_t number = splits_++;

@@ -125,30 +125,13 @@ TEST(CheckedCommunicator, ChecksMessages) {
 }
 
 // Like the NCCL groups: an empty message returns ticket 0.
-class EmptyIsNothing : public Communicator {
+class EmptyIsNothing : public ForwardingCommunicator {
  public:
-  explicit EmptyIsNothing(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
-  const std::string& name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  Work all_reduce(Tensor x, ReduceOp op) override { return inner_->all_reduce(x, op); }
-  Work reduce_scatter(Tensor shard, Tensor full) override {
-    return inner_->reduce_scatter(shard, full);
+  explicit EmptyIsNothing(std::unique_ptr<Communicator> inner)
+      : ForwardingCommunicator(std::move(inner)) {}
+  Work start(const Call& call) override {
+    return is_message(call.kind) && call.whole().elements() == 0 ? Work{} : inner_->start(call);
   }
-  Work all_gather(Tensor full, Tensor shard) override { return inner_->all_gather(full, shard); }
-  Work broadcast(Tensor x, int root) override { return inner_->broadcast(x, root); }
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
-    return inner_->all_to_all(received, sent, counts);
-  }
-  Work send(Tensor x, int to) override { return x.elements() == 0 ? Work{} : inner_->send(x, to); }
-  Work receive(Tensor x, int from) override {
-    return x.elements() == 0 ? Work{} : inner_->receive(x, from);
-  }
-  void wait(Work work) override { inner_->wait(work); }
-  void barrier() override { inner_->barrier(); }
-
- private:
-  std::unique_ptr<Communicator> inner_;
 };
 
 // Rank 0 sends three empty messages; the last one has another type than rank 1 expects. They are

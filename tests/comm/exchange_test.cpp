@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "backend/cpu/cpu_backend.h"
 #include "support/thread_world.h"
 
 namespace kintsugi {
@@ -54,6 +55,25 @@ TEST(Together, LongMessagesAreTruncated) {
     if (rank == 1) throw UserError(std::string(1 << 20, 'x'));
   });
   EXPECT_LT(text.size(), std::size_t{1} << 16);
+}
+
+// Rank r sends 10 r + q elements to rank q.
+TEST(ExchangeCounts, OfTheDeviceAreKnownToBothSides) {
+  run_ranks(3, [](World& world) {
+    const auto backend = make_cpu_backend();
+    const auto group = world.split("experts", 0, world.rank());
+    std::vector<std::int64_t> sent, expected, received(3);
+    for (int other = 0; other < 3; ++other) {
+      sent.push_back(10 * world.rank() + other);
+      expected.push_back(10 * other + world.rank());
+    }
+    const ExchangeCounts counts =
+        exchange_counts(*group, *backend, Tensor(received.data(), DType::I64, {3}),
+                        Tensor(sent.data(), DType::I64, {3}));
+    EXPECT_EQ(counts.sent, sent);
+    EXPECT_EQ(counts.received, expected);
+    EXPECT_EQ(received, expected) << "in the memory of the device";
+  });
 }
 
 TEST(TextOf, IsTheTextOfTheRootOnAllRanks) {

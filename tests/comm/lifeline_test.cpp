@@ -125,11 +125,7 @@ TEST(Lifeline, ManyFailuresAtOnceAreOneReport) {
 // Every rank believes that it is on its own node.
 class SpreadWorld : public World {
  public:
-  explicit SpreadWorld(World& inner) : inner_(inner) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int local_rank() const override { return 0; }
-  int local_size() const override { return 1; }
+  explicit SpreadWorld(World& inner) : World({inner.rank(), inner.size(), 0, 1}), inner_(inner) {}
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     return inner_.split(name, color, key);
   }

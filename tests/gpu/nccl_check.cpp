@@ -58,38 +58,24 @@ class Pool {
 
 // Runs the collective test cases, which use host memory, on the GPU: every call works on copies in
 // GPU memory, and wait() copies the results back.
-class Staged : public Communicator {
+class Staged : public ForwardingCommunicator {
  public:
   Staged(std::unique_ptr<Communicator> inner, Backend& backend)
-      : inner_(std::move(inner)), backend_(backend), pool_(backend, std::size_t{64} << 20) {}
-  const std::string& name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-
-  Work all_reduce(Tensor x, ReduceOp op) override {
-    const Tensor device = put(x);
-    return remember(inner_->all_reduce(device, op), x, device);
-  }
-  Work reduce_scatter(Tensor shard, Tensor full) override {
-    const Tensor device = put(full), part = inside(device, full, shard);
-    return remember(inner_->reduce_scatter(part, device), shard, part);
-  }
-  Work all_gather(Tensor full, Tensor shard) override {
-    const Tensor device = put(full), part = inside(device, full, shard);
-    return remember(inner_->all_gather(device, part), full, device);
-  }
-  Work broadcast(Tensor x, int root) override {
-    const Tensor device = put(x);
-    return remember(inner_->broadcast(device, root), x, device);
-  }
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
-    const Tensor device = put(received);
-    return remember(inner_->all_to_all(device, put(sent), counts), received, device);
-  }
-  Work send(Tensor x, int to) override { return remember(inner_->send(put(x), to), {}, {}); }
-  Work receive(Tensor x, int from) override {
-    const Tensor device = put(x);
-    return remember(inner_->receive(device, from), x, device);
+      : ForwardingCommunicator(std::move(inner)),
+        backend_(backend),
+        pool_(backend, std::size_t{64} << 20) {}
+  Work start(const Call& call) override {
+    Call staged = call;
+    if (call.kind == Collective::ReduceScatter) {
+      staged.source = put(call.source);
+      staged.destination = inside(staged.source, call.source, call.destination);
+    } else {
+      staged.destination = put(call.destination);
+      staged.source = inside(staged.destination, call.destination, call.source);
+    }
+    const Work work = inner_->start(staged);
+    pending_.emplace(++tickets_, Pending{work, call.destination, staged.destination});
+    return {tickets_};
   }
   void wait(Work work) override {
     const Pending pending = pending_.at(work.ticket);
@@ -99,14 +85,13 @@ class Staged : public Communicator {
       backend_.download(pending.host.data(), pending.device);
     if (pending_.empty()) pool_.empty();
   }
-  void barrier() override { inner_->barrier(); }
-
  private:
   struct Pending {
     Work work;
     Tensor host, device;
   };
   Tensor put(Tensor x) {
+    if (x.rank() == 0) return x;  // a message has one tensor
     const Tensor device = pool_.take(x.dtype(), x.elements());
     if (x.elements() > 0) backend_.upload(device, x.data());
     return device;
@@ -118,12 +103,7 @@ class Staged : public Communicator {
     if (at < begin || at >= begin + whole.bytes()) return put(part);
     return {static_cast<char*>(device.data()) + (at - begin), part.dtype(), part.shape()};
   }
-  Work remember(Work work, Tensor host, Tensor device) {
-    pending_[++tickets_] = {work, host, device};
-    return {tickets_};
-  }
 
-  std::unique_ptr<Communicator> inner_;
   Backend& backend_;
   Pool pool_;
   std::int64_t tickets_ = 0;

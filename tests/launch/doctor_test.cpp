@@ -52,28 +52,19 @@ struct Network {
   std::function<bool(int from, int to)> damages = [](int, int) { return false; };
 };
 
-class TestLink : public Communicator {
+class TestLink : public ForwardingCommunicator {
  public:
   TestLink(std::unique_ptr<Communicator> inner, std::vector<int> members, const Network& network,
            RankClock& clock)
-      : inner_(std::move(inner)), members_(std::move(members)), network_(network), clock_(clock) {}
-  const std::string& name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  Work all_reduce(Tensor x, ReduceOp op) override { return inner_->all_reduce(x, op); }
-  Work reduce_scatter(Tensor shard, Tensor full) override {
-    return inner_->reduce_scatter(shard, full);
+      : ForwardingCommunicator(std::move(inner)),
+        members_(std::move(members)),
+        network_(network),
+        clock_(clock) {}
+  Work start(const Call& call) override {
+    if (call.kind == Collective::AllGather)
+      full_ = members_.size() == 2 ? call.destination : Tensor();
+    return inner_->start(call);
   }
-  Work all_gather(Tensor full, Tensor shard) override {
-    full_ = members_.size() == 2 ? full : Tensor();
-    return inner_->all_gather(full, shard);
-  }
-  Work broadcast(Tensor x, int root) override { return inner_->broadcast(x, root); }
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
-    return inner_->all_to_all(received, sent, counts);
-  }
-  Work send(Tensor x, int to) override { return inner_->send(x, to); }
-  Work receive(Tensor x, int from) override { return inner_->receive(x, from); }
   void wait(Work work) override {
     inner_->wait(work);
     if (!full_) return;
@@ -85,10 +76,8 @@ class TestLink : public Communicator {
       full_.as<std::uint8_t>()[other + full_.elements() / 4] ^= 16;
     full_ = {};
   }
-  void barrier() override { inner_->barrier(); }
 
  private:
-  std::unique_ptr<Communicator> inner_;
   std::vector<int> members_;
   const Network& network_;
   RankClock& clock_;
@@ -98,11 +87,7 @@ class TestLink : public Communicator {
 class TestWorld : public World {
  public:
   TestWorld(World& inner, const Network& network, RankClock& clock)
-      : inner_(inner), network_(network), clock_(clock) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
+      : World(inner.place()), inner_(inner), network_(network), clock_(clock) {}
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     auto group = inner_.split(name, color, key);
     std::vector<int> members;

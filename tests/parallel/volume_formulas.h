@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/collective.h"
+#include "core/collective.h"
 #include "comm/grid.h"
 #include "parallel/layer_split.h"
 #include "support/family_traits.h"

@@ -9,7 +9,6 @@
 namespace kintsugi {
 namespace {
 
-using Transfer = TracedOperation::Transfer;
 
 TEST(Collectives, RingsInsideANode) {
   const Machine machine = load_machine("dgx-h100");
@@ -17,10 +16,10 @@ TEST(Collectives, RingsInsideANode) {
   EXPECT_EQ(links.nodes, 1);
   // Every link carries 2 (n - 1) / n of the bytes.
   const double bytes = 1e9, busy = 7.0 / 8 * bytes / (machine.node.link_gb_s * 1e9);
-  EXPECT_NEAR(collective_s(links, Transfer::AllGather, bytes), busy, 0.01 * busy);
-  EXPECT_NEAR(collective_s(links, Transfer::ReduceScatter, bytes), busy, 0.01 * busy);
-  EXPECT_NEAR(collective_s(links, Transfer::AllReduce, bytes), 2 * busy, 0.01 * busy);
-  EXPECT_EQ(collective_s(links_of(machine, {}), Transfer::AllReduce, bytes), 0);
+  EXPECT_NEAR(collective_s(links, Collective::AllGather, bytes), busy, 0.01 * busy);
+  EXPECT_NEAR(collective_s(links, Collective::ReduceScatter, bytes), busy, 0.01 * busy);
+  EXPECT_NEAR(collective_s(links, Collective::AllReduce, bytes), 2 * busy, 0.01 * busy);
+  EXPECT_EQ(collective_s(links_of(machine, {}), Collective::AllReduce, bytes), 0);
 }
 
 TEST(Collectives, LevelsOfAMachine) {

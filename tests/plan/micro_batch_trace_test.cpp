@@ -10,7 +10,6 @@ namespace kintsugi {
 namespace {
 
 using Kind = TracedOperation::Kind;
-using Transfer = TracedOperation::Transfer;
 
 double flops_of(const OperationTrace& trace, Kind kind) {
   double sum = 0;
@@ -23,11 +22,11 @@ struct Calls {
   int calls = 0;
   double bytes = 0;
 };
-Calls calls_of(const OperationTrace& trace, const std::string& group, Transfer transfer) {
+Calls calls_of(const OperationTrace& trace, const std::string& group, Collective collective) {
   Calls calls;
   for (const TracedOperation& operation : trace.operations)
     if (operation.kind == Kind::Collective && operation.group == group &&
-        operation.transfer == transfer) {
+        operation.collective == collective) {
       ++calls.calls;
       calls.bytes += operation.bytes;
     }
@@ -95,19 +94,19 @@ TEST(MicroBatchTrace, TensorParallelism) {
   EXPECT_NEAR(one.plain.forward.flops() / eight.plain.forward.flops(), 8, 1e-9);
   EXPECT_NEAR(one.plain.backward.flops() / eight.plain.backward.flops(), 8, 1e-9);
   const double stream = 2.0 * 2048 * 12288;
-  const Calls forward = calls_of(eight.plain.forward, "tp", Transfer::AllReduce),
-              backward = calls_of(eight.plain.backward, "tp", Transfer::AllReduce);
+  const Calls forward = calls_of(eight.plain.forward, "tp", Collective::AllReduce),
+              backward = calls_of(eight.plain.backward, "tp", Collective::AllReduce);
   EXPECT_EQ(forward.calls, 2);
   EXPECT_EQ(forward.bytes, 2 * stream);
   EXPECT_EQ(backward.calls, 2);
   EXPECT_EQ(backward.bytes, 2 * stream);
-  EXPECT_EQ(calls_of(one.plain.forward, "tp", Transfer::AllReduce).calls, 0);
+  EXPECT_EQ(calls_of(one.plain.forward, "tp", Collective::AllReduce).calls, 0);
 
   // Sequence parallelism: reduce-scatters instead of all-reduces, and all-gathers of the inputs.
   const MicroBatchTrace rows = trace_micro_batch(job, {.tp = 8, .sequence_parallel = true});
-  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Transfer::AllReduce).calls, 0);
-  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Transfer::ReduceScatter).bytes, 2 * stream);
-  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Transfer::AllGather).bytes, 2 * stream);
+  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Collective::AllReduce).calls, 0);
+  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Collective::ReduceScatter).bytes, 2 * stream);
+  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Collective::AllGather).bytes, 2 * stream);
   EXPECT_EQ(rows.boundary, stream / 8);
 }
 
@@ -116,7 +115,7 @@ TEST(MicroBatchTrace, ContextParallelism) {
   const PlanJob job = job_of("llama-8b", 8192);
   const MicroBatchTrace pass = trace_micro_batch(job, {.cp = 4});
   const double kv = 2.0 * 2 * 8192 * 8 * 128;  // bytes of a whole sequence's keys and values
-  EXPECT_EQ(calls_of(pass.plain.forward, "cp", Transfer::Receive).bytes, kv * 3 / 4);
+  EXPECT_EQ(calls_of(pass.plain.forward, "cp", Collective::Receive).bytes, kv * 3 / 4);
   const MicroBatchTrace whole = trace_micro_batch(job, {});
   EXPECT_NEAR(whole.plain.forward.flops() / pass.plain.forward.flops(), 4, 0.01);
 }
@@ -143,9 +142,9 @@ TEST(StateTrace, BytesPerParameter) {
 TEST(StateTrace, TrafficOfAStep) {
   const PlanJob job = job_of("llama-8b", 8192);
   const StateTrace state = trace_state(job, {.dp = 8, .zero = 1}, {.layers = 32});
-  const auto bytes = [&](Transfer transfer) { return state.traffic.at({"shard", transfer}).bytes; };
-  EXPECT_NEAR(bytes(Transfer::ReduceScatter) / state.parameters, 4, 1e-3);
-  EXPECT_NEAR(bytes(Transfer::AllGather) / state.parameters, 2, 1e-3);
+  const auto bytes = [&](Collective collective) { return state.traffic.at({"shard", collective}).bytes; };
+  EXPECT_NEAR(bytes(Collective::ReduceScatter) / state.parameters, 4, 1e-3);
+  EXPECT_NEAR(bytes(Collective::AllGather) / state.parameters, 2, 1e-3);
   // Gradient 4 for the norm, 4 for the update; master and moments read and written 24; weight 2.
   EXPECT_NEAR(state.step_bytes / (state.parameters / 8), 4 + 4 + 24 + 2, 0.1);
 }

@@ -13,7 +13,6 @@
 namespace kintsugi {
 namespace {
 
-using Transfer = TracedOperation::Transfer;
 
 // Hugging Face Ultra-Scale Playbook, runs with a pipeline in half of layouts.csv: the number of
 // runs, and of those that took at least half a second per micro-batch too long.
@@ -79,28 +78,28 @@ TEST(Costs, CollectivesOverlapWithMatmuls) {
                                 .m = 4096,
                                 .n = 8192,
                                 .k = 8192};
-  const auto exposed = [&](Transfer transfer, const GroupLinks& links, double bytes, double hides) {
+  const auto exposed = [&](Collective collective, const GroupLinks& links, double bytes, double hides) {
     const LinksOf all = [&](const std::string&) -> const GroupLinks& { return links; };
     const TracedOperation exchange{.kind = TracedOperation::Kind::Collective,
                                    .bytes = bytes,
-                                   .transfer = transfer,
+                                   .collective = collective,
                                    .group = "tp",
                                    .ticket = 1};
     const TracedOperation wait{.kind = TracedOperation::Kind::Wait, .group = "tp", .ticket = 1};
     return cost_of(machine, {.hides_tensor = hides}, {{exchange, wait, product}, 1}, all).exposed_s;
   };
-  const double whole = exposed(Transfer::AllGather, inside, 1e8, 0);
-  EXPECT_NEAR(exposed(Transfer::AllGather, inside, 1e8, 0.5), whole / 2, 1e-9);
-  EXPECT_NEAR(exposed(Transfer::ReduceScatter, inside, 1e8, 0.5), whole / 2, 1e-9);
+  const double whole = exposed(Collective::AllGather, inside, 1e8, 0);
+  EXPECT_NEAR(exposed(Collective::AllGather, inside, 1e8, 0.5), whole / 2, 1e-9);
+  EXPECT_NEAR(exposed(Collective::ReduceScatter, inside, 1e8, 0.5), whole / 2, 1e-9);
   // All-reduces do not overlap this way, nor do collectives across nodes.
-  EXPECT_EQ(exposed(Transfer::AllReduce, inside, 1e8, 0.5),
-            exposed(Transfer::AllReduce, inside, 1e8, 0));
-  EXPECT_EQ(exposed(Transfer::AllGather, across, 1e8, 0.5),
-            exposed(Transfer::AllGather, across, 1e8, 0));
+  EXPECT_EQ(exposed(Collective::AllReduce, inside, 1e8, 0.5),
+            exposed(Collective::AllReduce, inside, 1e8, 0));
+  EXPECT_EQ(exposed(Collective::AllGather, across, 1e8, 0.5),
+            exposed(Collective::AllGather, across, 1e8, 0));
   // At most the duration of the matmul is hidden.
   const double lasts = matmul_s(machine.gpu, {}, product);
-  EXPECT_NEAR(exposed(Transfer::AllGather, inside, 1e11, 0) -
-                  exposed(Transfer::AllGather, inside, 1e11, 0.5),
+  EXPECT_NEAR(exposed(Collective::AllGather, inside, 1e11, 0) -
+                  exposed(Collective::AllGather, inside, 1e11, 0.5),
               lasts, 1e-9);
 }
 

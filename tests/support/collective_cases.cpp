@@ -164,6 +164,17 @@ void check_exchanges(Communicator& group, DType dtype, std::int64_t n) {
       to.expect(at++, contribution(other, i + rank), "all_to_all");
 }
 
+// Every rank sends n elements to each rank.
+void check_equal_exchange(Communicator& group, DType dtype, std::int64_t n) {
+  const int size = group.size(), rank = group.rank();
+  Buffer from(dtype, n * size), to(dtype, n * size);
+  for (std::int64_t i = 0; i < n * size; ++i) from.set(i, contribution(rank, i));
+  group.wait(group.all_to_all(to.tensor(), from.tensor()));
+  for (int other = 0; other < size; ++other)
+    for (std::int64_t i = 0; i < n; ++i)
+      to.expect(other * n + i, contribution(other, rank * n + i), "an all_to_all of equal parts");
+}
+
 // Every rank sends twice to the next rank before it receives twice from the previous one: send must
 // not block, and messages must keep their order.
 void check_messages(Communicator& group, DType dtype, std::int64_t n) {
@@ -189,6 +200,7 @@ void check_collectives(Communicator& group) {
       check_reductions(group, dtype, n);
       check_copies(group, dtype, n);
       check_exchanges(group, dtype, n);
+      check_equal_exchange(group, dtype, n);
       check_messages(group, dtype, n);
     }
   group.barrier();

@@ -12,8 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "comm/collective.h"
-#include "comm/collective_checks.h"
+#include "core/collective.h"
 #include "comm/reduce.h"
 
 namespace kintsugi {
@@ -131,9 +130,8 @@ struct ThreadGroup {
 class ThreadCommunicator : public Communicator {
  public:
   ThreadCommunicator(std::string name, std::shared_ptr<ThreadGroup> group, int rank)
-      : name_(std::move(name)),
+      : Communicator(std::move(name), rank, group->size),
         group_(std::move(group)),
-        rank_(rank),
         sent_(group_->size),
         received_(group_->size),
         exceptions_(std::uncaught_exceptions()) {}
@@ -145,49 +143,25 @@ class ThreadCommunicator : public Communicator {
                               pending_.size(), to_string(pending_.begin()->second.kind)))));
   }
 
-  const std::string& name() const override { return name_; }
-  int rank() const override { return rank_; }
-  int size() const override { return group_->size; }
-
-  Work all_reduce(Tensor x, ReduceOp op) override {
-    check_contiguous(*this, "all_reduce", x);
-    return start({.kind = Collective::AllReduce, .destination = x, .source = x, .op = op});
-  }
-  Work reduce_scatter(Tensor shard, Tensor full) override {
-    check_parts(*this, "reduce_scatter", full, shard);
-    return start({.kind = Collective::ReduceScatter, .destination = shard, .source = full});
-  }
-  Work all_gather(Tensor full, Tensor shard) override {
-    check_parts(*this, "all_gather", full, shard);
-    return start({.kind = Collective::AllGather, .destination = full, .source = shard});
-  }
-  Work broadcast(Tensor x, int root) override {
-    check_contiguous(*this, "broadcast", x);
-    check_rank(*this, "broadcast", root);
-    Call call{.kind = Collective::Broadcast, .source = x, .peer = root};
-    if (rank_ != root) call.destination = x;
-    return start(call);
-  }
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
-    check_exchange(*this, received, sent, counts);
-    return start(
-        {.kind = Collective::AllToAll, .destination = received, .source = sent, .counts = counts});
-  }
-  Work send(Tensor x, int to) override {
-    check_contiguous(*this, "send", x);
-    check_peer(*this, "send", to);
-    const std::tuple key{rank_, to, sent_[to]++};
-    group_->hub.post([&] { group_->mail[key] = copy_of(x); });
-    return remember({.kind = Collective::Send, .source = x, .peer = to});
-  }
-  Work receive(Tensor x, int from) override {
-    check_contiguous(*this, "receive", x);
-    check_peer(*this, "receive", from);
-    return remember({.kind = Collective::Receive,
-                     .destination = x,
-                     .source = x,
-                     .peer = from,
-                     .sequence = received_[from]++});
+  // Stores a copy of this rank's source; wait() does the rest.
+  Work start(const Call& call) override {
+    Started started{.kind = call.kind,
+                    .destination = call.destination,
+                    .source = call.whole(),
+                    .op = call.op,
+                    .peer = call.peer};
+    if (call.kind == Collective::AllGather) started.source = call.source;
+    if (call.kind == Collective::Broadcast && rank() == call.peer) started.destination = {};
+    if (call.counts != nullptr) started.counts = *call.counts;
+    if (call.kind == Collective::Send) {
+      const std::tuple key{rank(), call.peer, sent_[call.peer]++};
+      group_->hub.post([&] { group_->mail[key] = copy_of(call.source); });
+    } else if (call.kind == Collective::Receive) {
+      started.sequence = received_[call.peer]++;
+    } else {
+      join(started);
+    }
+    return remember(std::move(started));
   }
 
   void wait(Work work) override {
@@ -195,7 +169,7 @@ class ThreadCommunicator : public Communicator {
     const auto found = pending_.find(work.ticket);
     if (found == pending_.end())
       failure("{}: wait for call {}, which is not under way", description(), work.ticket);
-    Call call = std::move(found->second);
+    Started call = std::move(found->second);
     pending_.erase(found);
     if (copy_of(call.source) != call.source_image ||
         (call.destination && copy_of(call.destination) != call.destination_image))
@@ -204,10 +178,10 @@ class ThreadCommunicator : public Communicator {
     call.kind == Collective::Receive ? finish_receive(call) : finish(call);
   }
 
-  void barrier() override { wait(start({.kind = Collective::Barrier})); }
+  void barrier() override { wait(start({})); }
 
  private:
-  struct Call {
+  struct Started {
     Collective kind;
     Tensor destination = {};
     Tensor source = {};
@@ -220,9 +194,9 @@ class ThreadCommunicator : public Communicator {
     const char* what() const { return to_string(kind); }
   };
 
-  std::string description() const { return fmt::format("group {}, rank {}", name_, rank_); }
+  std::string description() const { return fmt::format("group {}, rank {}", name(), rank()); }
 
-  Work remember(Call call) {
+  Work remember(Started call) {
     if (call.destination) poison(call.destination);
     call.source_image = copy_of(call.source);
     if (call.destination) call.destination_image = copy_of(call.destination);
@@ -230,8 +204,7 @@ class ThreadCommunicator : public Communicator {
     return {tickets_};
   }
 
-  // Stores a copy of this rank's source; wait() does the rest.
-  Work start(Call call) {
+  void join(Started& call) {
     call.sequence = collectives_++;
     group_->hub.post([&] {
       CollectiveCall& collective = group_->collectives[call.sequence];
@@ -248,14 +221,13 @@ class ThreadCommunicator : public Communicator {
         failure("{} calls {} of {} {}, others {} of {} {}", description(), call.what(),
                 call.source.elements(), to_string(call.source.dtype()), to_string(collective.kind),
                 collective.elements, to_string(collective.dtype));
-      collective.sources[rank_] = copy_of(call.source);
-      collective.sent[rank_] = call.counts.sent;
+      collective.sources[rank()] = copy_of(call.source);
+      collective.sent[rank()] = call.counts.sent;
       ++collective.arrived;
     });
-    return remember(call);
   }
 
-  void finish(Call& call) {
+  void finish(Started& call) {
     CollectiveCall* collective = nullptr;
     group_->hub.await(description() + ", " + call.what(), [&] {
       collective = &group_->collectives.at(call.sequence);
@@ -267,7 +239,7 @@ class ThreadCommunicator : public Communicator {
     });
   }
 
-  void deliver(const Call& call, CollectiveCall& collective) {
+  void deliver(const Started& call, CollectiveCall& collective) {
     const std::int64_t elements = call.destination.elements();
     if (call.kind == Collective::AllReduce) {
       std::call_once(collective.once, [&] {
@@ -277,7 +249,7 @@ class ThreadCommunicator : public Communicator {
       });
       store(call.destination, collective.result.data());
     } else if (call.kind == Collective::ReduceScatter) {
-      reduce_parts(call.destination.data(), parts(collective, rank_ * call.destination.bytes()),
+      reduce_parts(call.destination.data(), parts(collective, rank() * call.destination.bytes()),
                    elements, collective.dtype, call.op);
     } else if (call.kind == Collective::AllGather) {
       const Tensor rows = call.destination.view({size(), call.source.elements()});
@@ -289,17 +261,17 @@ class ThreadCommunicator : public Communicator {
     }
   }
 
-  void deliver_exchange(const Call& call, const CollectiveCall& collective) const {
+  void deliver_exchange(const Started& call, const CollectiveCall& collective) const {
     const std::size_t width = size_of(call.source.dtype());
     std::int64_t at = 0;
     for (int from = 0; from < size(); ++from) {
       const std::vector<std::int64_t>& sent = collective.sent[from];
-      const std::int64_t count = sent[rank_];
+      const std::int64_t count = sent[rank()];
       if (count != call.counts.received[from])
         failure("{} expects {} elements from rank {}, which sends {}", description(),
                 call.counts.received[from], from, count);
       const std::int64_t first =
-          std::accumulate(sent.begin(), sent.begin() + rank_, std::int64_t{0});
+          std::accumulate(sent.begin(), sent.begin() + rank(), std::int64_t{0});
       store(call.destination.view({call.destination.elements()}).rows(at, count),
             collective.sources[from].data() + static_cast<std::size_t>(first) * width);
       at += count;
@@ -312,8 +284,8 @@ class ThreadCommunicator : public Communicator {
     return pointers;
   }
 
-  void finish_receive(const Call& call) {
-    const std::tuple key{call.peer, rank_, call.sequence};
+  void finish_receive(const Started& call) {
+    const std::tuple key{call.peer, rank(), call.sequence};
     group_->hub.await(fmt::format("{}, receive from {}", description(), call.peer),
                       [&] { return group_->mail.contains(key); });
     group_->hub.post([&] {
@@ -326,13 +298,11 @@ class ThreadCommunicator : public Communicator {
     });
   }
 
-  std::string name_;
   std::shared_ptr<ThreadGroup> group_;
-  int rank_;
   std::int64_t tickets_ = 0;
   std::int64_t collectives_ = 0;
   std::vector<std::int64_t> sent_, received_;  // messages per peer
-  std::map<std::int64_t, Call> pending_;
+  std::map<std::int64_t, Started> pending_;
   int exceptions_;
 };
 
@@ -354,27 +324,23 @@ struct Job {
 
 class ThreadWorld : public World {
  public:
-  ThreadWorld(Job& job, int rank, int size) : job_(job), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  int local_rank() const override { return rank_; }
-  int local_size() const override { return size_; }
+  ThreadWorld(Job& job, int rank, int size) : World({rank, size, rank, size}), job_(job) {}
 
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     Split* split = nullptr;
     job_.hub.post([&] {
       split = &job_.splits[splits_++];
-      split->requests.push_back({color, key, rank_});
+      split->requests.push_back({color, key, this->rank()});
     });
-    job_.hub.await(fmt::format("rank {}, split {}", rank_, name),
-                   [&] { return static_cast<int>(split->requests.size()) == size_; });
+    job_.hub.await(fmt::format("rank {}, split {}", this->rank(), name),
+                   [&] { return static_cast<int>(split->requests.size()) == size(); });
     std::unique_ptr<Communicator> result;
     job_.hub.post([&] {
       std::sort(split->requests.begin(), split->requests.end());
       int members = 0, rank = 0;
       for (const Split::Request& request : split->requests) {
         if (request.color != color) continue;
-        if (request.rank == rank_) rank = members;
+        if (request.rank == this->rank()) rank = members;
         ++members;
       }
       auto& group = split->groups[color];
@@ -386,8 +352,6 @@ class ThreadWorld : public World {
 
  private:
   Job& job_;
-  int rank_;
-  int size_;
   int splits_ = 0;
 };
 

@@ -36,11 +36,7 @@ CheckpointOptions small_files() {
 class MeddlingWorld : public World {
  public:
   MeddlingWorld(World& inner, int meddler, std::function<void()> after)
-      : inner_(inner), meddler_(meddler), after_(std::move(after)) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
+      : World(inner.place()), inner_(inner), meddler_(meddler), after_(std::move(after)) {}
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     auto group = inner_.split(name, color, key);
     if (name != "checkpoint" || rank() != meddler_) return group;
@@ -48,32 +44,16 @@ class MeddlingWorld : public World {
   }
 
  private:
-  class Meddler : public Communicator {
+  class Meddler : public ForwardingCommunicator {
    public:
     Meddler(std::unique_ptr<Communicator> inner, const std::function<void()>& after)
-        : inner_(std::move(inner)), after_(after) {}
-    const std::string& name() const override { return inner_->name(); }
-    int rank() const override { return inner_->rank(); }
-    int size() const override { return inner_->size(); }
-    Work all_reduce(Tensor x, ReduceOp op) override { return inner_->all_reduce(x, op); }
-    Work reduce_scatter(Tensor shard, Tensor full) override {
-      return inner_->reduce_scatter(shard, full);
-    }
-    Work all_gather(Tensor full, Tensor shard) override { return inner_->all_gather(full, shard); }
-    Work broadcast(Tensor x, int root) override { return inner_->broadcast(x, root); }
-    Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
-      return inner_->all_to_all(received, sent, counts);
-    }
-    Work send(Tensor x, int to) override { return inner_->send(x, to); }
-    Work receive(Tensor x, int from) override { return inner_->receive(x, from); }
+        : ForwardingCommunicator(std::move(inner)), after_(after) {}
     void wait(Work work) override {
       inner_->wait(work);
       after_();
     }
-    void barrier() override { inner_->barrier(); }
 
    private:
-    std::unique_ptr<Communicator> inner_;
     const std::function<void()>& after_;
   };
 

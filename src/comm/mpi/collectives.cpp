@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/collective.h"
+#include "core/collective.h"
 #include "comm/mpi/reduction.h"
 
 namespace kintsugi {
@@ -66,9 +66,9 @@ class AllReduce : public MpiCollective {
   ReduceOp op_;
 };
 
-// A block is the same range of every rank's shard. The ranges are copy_to_scratch to scratch if
-// they are not adjacent in `full`, or if MPI would write where it reads (with MPI_IN_PLACE, MPI
-// writes the result to the start of `full`, which must not change).
+// A block is the same range of every rank's shard. The ranges are copied to scratch if they
+// are not adjacent in `full`, or if MPI would write where it reads (with MPI_IN_PLACE, MPI writes
+// the result to the start of `full`, which must not change).
 class ReduceScatter : public MpiCollective {
  public:
   ReduceScatter(MpiGroup& group, Tensor shard, Tensor full)
@@ -247,39 +247,29 @@ class Barrier : public Exchange {
 
 }  // namespace
 
-std::shared_ptr<Operation> make_all_reduce(MpiGroup& group, Tensor x, ReduceOp op) {
-  if (group.rank_order) return make_ordered_all_reduce(group, x, op);
-  return std::make_shared<AllReduce>(group, x, op);
-}
-
-std::shared_ptr<Operation> make_reduce_scatter(MpiGroup& group, Tensor shard, Tensor full) {
-  if (group.rank_order) return make_ordered_reduce_scatter(group, shard, full);
-  return std::make_shared<ReduceScatter>(group, shard, full);
-}
-
-std::shared_ptr<Operation> make_all_gather(MpiGroup& group, Tensor full, Tensor shard) {
-  return std::make_shared<AllGather>(group, full, shard);
-}
-
-std::shared_ptr<Operation> make_broadcast(MpiGroup& group, Tensor x, int root) {
-  return std::make_shared<Broadcast>(group, x, root);
-}
-
-std::shared_ptr<Operation> make_all_to_all(MpiGroup& group, Tensor received, Tensor sent,
-                                           const ExchangeCounts& counts) {
-  return std::make_shared<AllToAll>(group, received, sent, counts);
-}
-
-std::shared_ptr<Operation> make_send(MpiGroup& group, Tensor x, int to) {
-  return std::make_shared<Message>(group, x, to, true);
-}
-
-std::shared_ptr<Operation> make_receive(MpiGroup& group, Tensor x, int from) {
-  return std::make_shared<Message>(group, x, from, false);
-}
-
-std::shared_ptr<Operation> make_barrier(MpiGroup& group) {
-  return std::make_shared<Barrier>(group);
+std::shared_ptr<Operation> make_operation(MpiGroup& group, const Communicator::Call& call) {
+  const Tensor &to = call.destination, &from = call.source;
+  switch (call.kind) {
+    case Collective::AllReduce:
+      if (group.rank_order) return make_ordered_all_reduce(group, to, call.op);
+      return std::make_shared<AllReduce>(group, to, call.op);
+    case Collective::ReduceScatter:
+      if (group.rank_order) return make_ordered_reduce_scatter(group, to, from);
+      return std::make_shared<ReduceScatter>(group, to, from);
+    case Collective::AllGather:
+      return std::make_shared<AllGather>(group, to, from);
+    case Collective::Broadcast:
+      return std::make_shared<Broadcast>(group, to, call.peer);
+    case Collective::AllToAll:
+      return std::make_shared<AllToAll>(group, to, from, *call.counts);
+    case Collective::Send:
+      return std::make_shared<Message>(group, from, call.peer, true);
+    case Collective::Receive:
+      return std::make_shared<Message>(group, to, call.peer, false);
+    case Collective::Barrier:
+      return std::make_shared<Barrier>(group);
+  }
+  failure("no such collective");
 }
 
 }  // namespace kintsugi

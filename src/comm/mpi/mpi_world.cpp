@@ -4,8 +4,7 @@
 #include <exception>
 #include <map>
 
-#include "comm/collective.h"
-#include "comm/collective_checks.h"
+#include "core/collective.h"
 #include "comm/launch_environment.h"
 #include "comm/local_communicator.h"
 #include "comm/mpi/collectives.h"
@@ -17,7 +16,7 @@ class MpiCommunicator : public Communicator {
  public:
   // `id` is unique among the groups of the world.
   MpiCommunicator(std::string name, std::string id, ProgressThread& thread, MpiGroup group)
-      : name_(std::move(name)),
+      : Communicator(std::move(name), group.rank, group.size),
         id_(std::move(id)),
         thread_(thread),
         group_(std::move(group)),
@@ -36,80 +35,49 @@ class MpiCommunicator : public Communicator {
     }
   }
 
-  const std::string& name() const override { return name_; }
-  int rank() const override { return group_.rank; }
-  int size() const override { return group_.size; }
-
-  Work all_reduce(Tensor x, ReduceOp op) override {
-    check_contiguous(*this, "all_reduce", x);
-    return start(Collective::AllReduce, x, make_all_reduce(group_, x, op));
+  // Messages run concurrently; collectives run one after the other.
+  Work start(const Call& call) override {
+    const bool message = is_message(call.kind);
+    const std::int64_t number = ++count_of(call);
+    std::shared_ptr<Operation> operation = make_operation(group_, call);
+    if (thread_.traces()) operation->describe(span_of(call, number));
+    pending_.emplace(++tickets_, operation);
+    thread_.submit(std::move(operation), message ? nullptr : this, times_);
+    return {tickets_};
   }
-  Work reduce_scatter(Tensor shard, Tensor full) override {
-    check_parts(*this, "reduce_scatter", full, shard);
-    return start(Collective::ReduceScatter, full, make_reduce_scatter(group_, shard, full));
-  }
-  Work all_gather(Tensor full, Tensor shard) override {
-    check_parts(*this, "all_gather", full, shard);
-    return start(Collective::AllGather, full, make_all_gather(group_, full, shard));
-  }
-  Work broadcast(Tensor x, int root) override {
-    check_contiguous(*this, "broadcast", x);
-    check_rank(*this, "broadcast", root);
-    return start(Collective::Broadcast, x, make_broadcast(group_, x, root));
-  }
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
-    check_exchange(*this, received, sent, counts);
-    return start(Collective::AllToAll, sent, make_all_to_all(group_, received, sent, counts));
-  }
-  Work send(Tensor x, int to) override {
-    check_contiguous(*this, "send", x);
-    check_peer(*this, "send", to);
-    return start(Collective::Send, x, make_send(group_, x, to), to);
-  }
-  Work receive(Tensor x, int from) override {
-    check_contiguous(*this, "receive", x);
-    check_peer(*this, "receive", from);
-    return start(Collective::Receive, x, make_receive(group_, x, from), from);
-  }
-
   void wait(Work work) override {
     if (work.ticket == 0) return;
     const auto found = pending_.find(work.ticket);
     KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not in flight",
-                   name_, work.ticket);
+                   name(), work.ticket);
     thread_.wait(*found->second);
     pending_.erase(found);
   }
-  void barrier() override { wait(start(Collective::Barrier, {}, make_barrier(group_))); }
+  void barrier() override { wait(start({})); }
 
   CommunicationTimes times() const override { return thread_.read(times_); }
 
  private:
-  // Messages (peer >= 0) run concurrently; collectives run one after the other.
-  Work start(Collective kind, const Tensor& whole, std::shared_ptr<Operation> operation,
-             int peer = -1) {
-    const std::int64_t number = ++count_of(kind, peer);
-    if (thread_.traces()) operation->describe(span_of(kind, whole, peer, number));
-    pending_.emplace(++tickets_, operation);
-    thread_.submit(std::move(operation), peer < 0 ? this : nullptr, times_);
-    return {tickets_};
+  std::int64_t& count_of(const Call& call) {
+    if (!is_message(call.kind)) return collectives_;
+    return (call.kind == Collective::Send ? sent_ : received_)[static_cast<std::size_t>(call.peer)];
   }
-  std::int64_t& count_of(Collective kind, int peer) {
-    if (peer < 0) return collectives_;
-    return (kind == Collective::Send ? sent_ : received_)[static_cast<std::size_t>(peer)];
-  }
-  TraceSpan span_of(Collective kind, const Tensor& whole, int peer, std::int64_t number) const {
-    const bool sends = kind == Collective::Send;
-    const std::string edge =
-        peer < 0 ? "" : fmt::format(" {}>{}", sends ? rank() : peer, sends ? peer : rank());
-    return {.kind = SpanKind::Communication,
-            .lane = peer < 0 ? name_ : fmt::format("{} {} {}", name_, sends ? '>' : '<', peer),
-            .name = to_string(kind),
-            .bytes = whole ? static_cast<std::int64_t>(whole.bytes()) : 0,
-            .call = fmt::format("{}{} {}", id_, edge, number)};
+  TraceSpan span_of(const Call& call, std::int64_t number) const {
+    TraceSpan span{.kind = SpanKind::Communication,
+                   .lane = name(),
+                   .name = to_string(call.kind),
+                   .bytes = call.whole() ? static_cast<std::int64_t>(call.whole().bytes()) : 0,
+                   .call = fmt::format("{} {}", id_, number)};
+    if (is_message(call.kind)) {
+      const bool sends = call.kind == Collective::Send;
+      span.lane = fmt::format("{} {} {}", name(), sends ? '>' : '<', call.peer);
+      span.call = fmt::format("{} {}>{} {}", id_, sends ? rank() : call.peer,
+                              sends ? call.peer : rank(), number);
+    }
+    return span;
   }
 
-  std::string name_, id_;
+  std::string id_;
   ProgressThread& thread_;
   MpiGroup group_;
   CommunicationTimes times_;
@@ -122,14 +90,14 @@ class MpiCommunicator : public Communicator {
 
 class MpiWorld : public World {
  public:
-  explicit MpiWorld(Trace* trace) : exceptions_(std::uncaught_exceptions()), thread_(trace) {
+  explicit MpiWorld(Trace* trace)
+      : World(Place{}), exceptions_(std::uncaught_exceptions()), thread_(trace) {
     thread_.run([this] { initialize(); });
     const int launched = launched_ranks();
-    if (launched > 1 && size_ == 1)
+    if (launched > 1 && size() == 1)
       user_error(
           "the launcher started {} processes, but MPI sees only one rank: use the mpirun of the "
-          "MPI "
-          "this binary was built with, or srun --mpi=pmix",
+          "MPI this binary was built with, or srun --mpi=pmix",
           launched);
   }
 
@@ -141,11 +109,6 @@ class MpiWorld : public World {
     } catch (const Failure&) {  // the progress thread is frozen
     }
   }
-
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  int local_rank() const override { return local_rank_; }
-  int local_size() const override { return local_size_; }
 
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     // MPI_Comm_split blocks the progress thread, so collectives in flight could not finish.
@@ -172,19 +135,18 @@ class MpiWorld : public World {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
     if (provided < MPI_THREAD_FUNNELED) failure("this MPI does not support MPI_THREAD_FUNNELED");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    MPI_Comm_rank(MPI_COMM_WORLD, &place_.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &place_.size);
     MPI_Comm node = MPI_COMM_NULL;
     check_mpi(
-        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &node),
         "MPI_Comm_split_type");
-    MPI_Comm_rank(node, &local_rank_);
-    MPI_Comm_size(node, &local_size_);
+    MPI_Comm_rank(node, &place_.local_rank);
+    MPI_Comm_size(node, &place_.local_size);
     MPI_Comm_free(&node);
   }
 
   int exceptions_;
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   int splits_ = 0;
   bool rank_order_ = false;
   ProgressThread thread_;

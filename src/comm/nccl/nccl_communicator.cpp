@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "comm/collective_checks.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -30,7 +29,8 @@ void grouped(const char* what, F&& f) {
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(const NcclContext& context, GroupInfo info, ncclComm_t comm)
-    : context_(context),
+    : Communicator(info.name, info.host->rank(), info.host->size()),
+      context_(context),
       info_(std::move(info)),
       exceptions_(std::uncaught_exceptions()),
       lane_(std::make_shared<Lane>(info_.id, info_.members, times_)) {
@@ -55,117 +55,79 @@ void NcclCommunicator::close() {
   context_.watch.remove(lane_);
 }
 
-template <class F>
-Communicator::Work NcclCommunicator::start(Collective kind, const std::shared_ptr<Lane>& lane,
-                                           const Tensor& whole, F&& issue) {
-  if (whole.elements() == 0) return {};
-  return start_bytes(kind, lane, whole.bytes(), std::forward<F>(issue));
-}
-
-template <class F>
-Communicator::Work NcclCommunicator::start_bytes(Collective kind, const std::shared_ptr<Lane>& lane,
-                                                 std::size_t whole, F&& issue) {
+// An empty tensor is empty on all ranks, and nothing is called. In an all_to_all every rank makes
+// the call, even one that exchanges nothing, so that all ranks count the same calls.
+Communicator::Work NcclCommunicator::start(const Call& call) {
+  if (call.kind != Collective::AllToAll && call.whole().elements() == 0) return {};
+  const std::shared_ptr<Lane> lane =
+      is_message(call.kind) ? lane_of({call.peer, call.kind == Collective::Send}) : lane_;
   Watch& watch = context_.watch;
-  const double bytes = ring_bytes(kind, static_cast<double>(whole), size());
-  const auto call =
-      std::make_shared<Call>(lane, kind, static_cast<std::int64_t>(whole), watch.events());
+  const std::size_t whole = bytes_of(call);
+  const auto started =
+      std::make_shared<nccl::Call>(lane, call.kind, static_cast<std::int64_t>(whole), watch.events());
   const Event ready(watch.events());
-  watch.exclusively(to_string(kind), lane.get(), [&] {
+  watch.exclusively(to_string(call.kind), lane.get(), [&] {
     KINTSUGI_CHECK(!is_capturing(context_.compute), "group {}: {} while a graph is captured",
-                   info_.name, to_string(kind));
+                   info_.name, to_string(call.kind));
     check_cuda(cudaEventRecord(ready.get(), context_.compute), "cudaEventRecord");
     check_cuda(cudaStreamWaitEvent(lane->stream, ready.get(), 0), "cudaStreamWaitEvent");
-    check_cuda(cudaEventRecord(call->begin.get(), lane->stream), "cudaEventRecord");
-    issue();
-    check_cuda(cudaEventRecord(call->end.get(), lane->stream), "cudaEventRecord");
-    watch.add(call, bytes);
+    check_cuda(cudaEventRecord(started->begin.get(), lane->stream), "cudaEventRecord");
+    issue(call, *lane);
+    check_cuda(cudaEventRecord(started->end.get(), lane->stream), "cudaEventRecord");
+    watch.add(started, ring_bytes(call.kind, static_cast<double>(whole), size()));
   });
-  pending_.emplace(++tickets_, call);
+  pending_.emplace(++tickets_, started);
   return {tickets_};
 }
 
-Communicator::Work NcclCommunicator::all_reduce(Tensor x, ReduceOp op) {
-  check_contiguous(*this, "all_reduce", x);
-  return start(Collective::AllReduce, lane_, x, [&] {
-    check_nccl(ncclAllReduce(x.data(), x.data(), count_of(x), type_of(x.dtype()),
-                             op == ReduceOp::Max ? ncclMax : ncclSum, lane_->comm, lane_->stream),
-               "ncclAllReduce");
-  });
+void NcclCommunicator::issue(const Call& call, const Lane& lane) {
+  void *to = call.destination.data(), *from = call.source.data();
+  const Tensor& shard = call.kind == Collective::ReduceScatter ? call.destination : call.source;
+  const std::size_t whole = count_of(call.whole());
+  const ncclDataType_t type = type_of(call.whole().dtype());
+  switch (call.kind) {
+    case Collective::AllReduce:
+      return check_nccl(ncclAllReduce(from, to, whole, type,
+                                      call.op == ReduceOp::Max ? ncclMax : ncclSum, lane.comm,
+                                      lane.stream),
+                        "ncclAllReduce");
+    case Collective::ReduceScatter:
+      return check_nccl(
+          ncclReduceScatter(from, to, count_of(shard), type, ncclSum, lane.comm, lane.stream),
+          "ncclReduceScatter");
+    case Collective::AllGather:
+      return check_nccl(ncclAllGather(from, to, count_of(shard), type, lane.comm, lane.stream),
+                        "ncclAllGather");
+    case Collective::Broadcast:
+      return check_nccl(ncclBroadcast(from, to, whole, type, call.peer, lane.comm, lane.stream),
+                        "ncclBroadcast");
+    case Collective::AllToAll:
+      return grouped("an all_to_all", [&] { issue_exchange(call, lane); });
+    // On an edge's communicator the sender is rank 0, the receiver rank 1.
+    case Collective::Send:
+      return check_nccl(ncclSend(from, whole, type, 1, lane.comm, lane.stream), "ncclSend");
+    case Collective::Receive:
+      return check_nccl(ncclRecv(to, whole, type, 0, lane.comm, lane.stream), "ncclRecv");
+    case Collective::Barrier:
+      break;
+  }
+  failure("group {}: {} is not a call of NCCL", info_.name, to_string(call.kind));
 }
 
-Communicator::Work NcclCommunicator::reduce_scatter(Tensor shard, Tensor full) {
-  check_parts(*this, "reduce_scatter", full, shard);
-  return start(Collective::ReduceScatter, lane_, full, [&] {
-    check_nccl(ncclReduceScatter(full.data(), shard.data(), count_of(shard), type_of(full.dtype()),
-                                 ncclSum, lane_->comm, lane_->stream),
-               "ncclReduceScatter");
-  });
-}
-
-Communicator::Work NcclCommunicator::all_gather(Tensor full, Tensor shard) {
-  check_parts(*this, "all_gather", full, shard);
-  return start(Collective::AllGather, lane_, full, [&] {
-    check_nccl(ncclAllGather(shard.data(), full.data(), count_of(shard), type_of(full.dtype()),
-                             lane_->comm, lane_->stream),
-               "ncclAllGather");
-  });
-}
-
-Communicator::Work NcclCommunicator::broadcast(Tensor x, int root) {
-  check_contiguous(*this, "broadcast", x);
-  check_rank(*this, "broadcast", root);
-  return start(Collective::Broadcast, lane_, x, [&] {
-    check_nccl(ncclBroadcast(x.data(), x.data(), count_of(x), type_of(x.dtype()), root, lane_->comm,
-                             lane_->stream),
-               "ncclBroadcast");
-  });
-}
-
-// Every rank makes the call, even one that exchanges nothing, so that all ranks count the same
-// calls.
-Communicator::Work NcclCommunicator::all_to_all(Tensor received, Tensor sent,
-                                                const ExchangeCounts& counts) {
-  check_exchange(*this, received, sent, counts);
-  const ncclDataType_t type = type_of(sent.dtype());
-  const std::size_t width = size_of(sent.dtype());
-  return start_bytes(Collective::AllToAll, lane_, bytes_to_others(*this, sent, counts), [&] {
-    grouped("an all_to_all", [&] {
-      auto* from = static_cast<std::byte*>(received.data());
-      const auto* to = static_cast<const std::byte*>(sent.data());
-      for (int peer = 0; peer < size(); ++peer) {
-        const auto i = static_cast<std::size_t>(peer);
-        const auto out = static_cast<std::size_t>(counts.sent[i]),
-                   in = static_cast<std::size_t>(counts.received[i]);
-        if (out > 0)
-          check_nccl(ncclSend(to, out, type, peer, lane_->comm, lane_->stream), "ncclSend");
-        if (in > 0)
-          check_nccl(ncclRecv(from, in, type, peer, lane_->comm, lane_->stream), "ncclRecv");
-        to += out * width;
-        from += in * width;
-      }
-    });
-  });
-}
-
-// On an edge's communicator the sender is rank 0, the receiver rank 1.
-Communicator::Work NcclCommunicator::send(Tensor x, int to) {
-  check_contiguous(*this, "send", x);
-  check_peer(*this, "send", to);
-  const auto lane = lane_of({to, true});
-  return start(Collective::Send, lane, x, [&] {
-    check_nccl(ncclSend(x.data(), count_of(x), type_of(x.dtype()), 1, lane->comm, lane->stream),
-               "ncclSend");
-  });
-}
-
-Communicator::Work NcclCommunicator::receive(Tensor x, int from) {
-  check_contiguous(*this, "receive", x);
-  check_peer(*this, "receive", from);
-  const auto lane = lane_of({from, false});
-  return start(Collective::Receive, lane, x, [&] {
-    check_nccl(ncclRecv(x.data(), count_of(x), type_of(x.dtype()), 0, lane->comm, lane->stream),
-               "ncclRecv");
-  });
+void NcclCommunicator::issue_exchange(const Call& call, const Lane& lane) {
+  const ncclDataType_t type = type_of(call.source.dtype());
+  const std::size_t width = size_of(call.source.dtype());
+  auto* from = static_cast<std::byte*>(call.destination.data());
+  const auto* to = static_cast<const std::byte*>(call.source.data());
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto i = static_cast<std::size_t>(peer);
+    const auto out = static_cast<std::size_t>(call.counts->sent[i]),
+               in = static_cast<std::size_t>(call.counts->received[i]);
+    if (out > 0) check_nccl(ncclSend(to, out, type, peer, lane.comm, lane.stream), "ncclSend");
+    if (in > 0) check_nccl(ncclRecv(from, in, type, peer, lane.comm, lane.stream), "ncclRecv");
+    to += out * width;
+    from += in * width;
+  }
 }
 
 void NcclCommunicator::wait(Work work) {
@@ -173,7 +135,7 @@ void NcclCommunicator::wait(Work work) {
   const auto found = pending_.find(work.ticket);
   KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not in flight",
                  info_.name, work.ticket);
-  const std::shared_ptr<Call> call = std::move(found->second);
+  const std::shared_ptr<nccl::Call> call = std::move(found->second);
   pending_.erase(found);
   context_.watch.exclusively("wait", call->lane.get(), [&] {
     if (call->done) return;

@@ -34,17 +34,7 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(const NcclContext& context, GroupInfo info, ncclComm_t comm);
   ~NcclCommunicator() override;
 
-  const std::string& name() const override { return info_.name; }
-  int rank() const override { return info_.host->rank(); }
-  int size() const override { return info_.host->size(); }
-
-  Work all_reduce(Tensor x, ReduceOp op) override;
-  Work reduce_scatter(Tensor shard, Tensor full) override;
-  Work all_gather(Tensor full, Tensor shard) override;
-  Work broadcast(Tensor x, int root) override;
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override;
-  Work send(Tensor x, int to) override;
-  Work receive(Tensor x, int from) override;
+  Work start(const Call& call) override;
   void wait(Work work) override;
   void barrier() override;
   std::shared_ptr<void> register_memory(Tensor x) override;
@@ -60,12 +50,8 @@ class NcclCommunicator : public Communicator {
     auto operator<=>(const Edge&) const = default;
   };
 
-  // Does nothing if the tensor is empty, which it is then on all ranks.
-  template <class F>
-  Work start(Collective kind, const std::shared_ptr<Lane>& lane, const Tensor& whole, F&& issue);
-  template <class F>
-  Work start_bytes(Collective kind, const std::shared_ptr<Lane>& lane, std::size_t bytes,
-                   F&& issue);
+  void issue(const Call& call, const Lane& lane);
+  void issue_exchange(const Call& call, const Lane& lane);
   const std::shared_ptr<Lane>& lane_of(Edge edge);
   void connect(const std::vector<Edge>& edges);
   void close();
@@ -77,7 +63,7 @@ class NcclCommunicator : public Communicator {
   std::shared_ptr<Lane> lane_;                   // for collectives
   std::map<Edge, std::shared_ptr<Lane>> edges_;  // for messages
   std::int64_t tickets_ = 0;
-  std::map<std::int64_t, std::shared_ptr<Call>> pending_;
+  std::map<std::int64_t, std::shared_ptr<nccl::Call>> pending_;
 };
 
 }  // namespace kintsugi::nccl

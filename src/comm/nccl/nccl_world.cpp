@@ -161,13 +161,10 @@ std::string nccl_library_version() {
 bool built_with_nccl() { return true; }
 
 NcclWorld::NcclWorld(World& hosts, Backend& backend, NcclOptions options)
-    : state_(std::make_unique<State>(hosts, backend, std::move(options))) {}
+    : World(hosts.place()),
+      state_(std::make_unique<State>(hosts, backend, std::move(options))) {}
 NcclWorld::~NcclWorld() = default;
 
-int NcclWorld::rank() const { return state_->hosts.rank(); }
-int NcclWorld::size() const { return state_->hosts.size(); }
-int NcclWorld::local_rank() const { return state_->hosts.local_rank(); }
-int NcclWorld::local_size() const { return state_->hosts.local_size(); }
 const std::string& NcclWorld::description() const { return state_->description; }
 const std::string& NcclWorld::network() const { return state_->network; }
 

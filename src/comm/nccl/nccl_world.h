@@ -56,10 +56,6 @@ class NcclWorld : public World {
   NcclWorld(World& hosts, Backend& backend, NcclOptions options);
   ~NcclWorld() override;
 
-  int rank() const override;
-  int size() const override;
-  int local_rank() const override;
-  int local_size() const override;
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override;
 
   // "NCCL 2.28.9, network IB; NCCL_SOCKET_IFNAME=ib0"

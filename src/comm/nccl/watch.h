@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "comm/blame.h"
-#include "comm/collective.h"
+#include "core/collective.h"
 #include "comm/communicator.h"
 #include "comm/missing_ranks.h"
 #include "comm/nccl/calls.h"

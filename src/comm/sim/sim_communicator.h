@@ -13,26 +13,12 @@ namespace kintsugi {
 class SimCommunicator final : public Communicator {
  public:
   SimCommunicator(std::string name, int rank, int size, OperationTrace& trace)
-      : name_(std::move(name)), rank_(rank), size_(size), trace_(&trace) {}
-  const std::string& name() const override { return name_; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-
-  Work all_reduce(Tensor x, ReduceOp op) override;
-  Work reduce_scatter(Tensor shard, Tensor full) override;
-  Work all_gather(Tensor full, Tensor shard) override;
-  Work broadcast(Tensor x, int root) override;
-  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override;
-  Work send(Tensor x, int to) override;
-  Work receive(Tensor x, int from) override;
+      : Communicator(std::move(name), rank, size), trace_(&trace) {}
+  Work start(const Call& call) override;
   void wait(Work work) override;
   void barrier() override {}
 
  private:
-  Work start(TracedOperation::Transfer transfer, const Tensor& x);
-
-  std::string name_;
-  int rank_, size_;
   OperationTrace* trace_;
 };
 

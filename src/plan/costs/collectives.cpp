@@ -40,27 +40,28 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
   return links;
 }
 
-double collective_s(const GroupLinks& links, TracedOperation::Transfer transfer, double bytes) {
-  using Transfer = TracedOperation::Transfer;
+double collective_s(const GroupLinks& links, Collective collective, double bytes) {
   if (links.size <= 1) return 0;
   const double n = static_cast<double>(links.size);
   const double ring_s = (n - 1) / n * bytes / (links.gb_s * 1e9);
-  switch (transfer) {
-    case Transfer::AllReduce:
+  switch (collective) {
+    case Collective::AllReduce:
       return std::min(2 * ring_s + 2 * links.ring_us * 1e-6,
                       2 * ring_s * 1.1 + links.tree_us * 1e-6);
-    case Transfer::ReduceScatter:
-    case Transfer::AllGather:
+    case Collective::ReduceScatter:
+    case Collective::AllGather:
       return ring_s + links.ring_us * 1e-6;
-    case Transfer::Broadcast:
+    case Collective::Broadcast:
       return bytes / (links.gb_s * 1e9) + links.tree_us * 1e-6;
-    case Transfer::AllToAll:  // each rank over its own link
+    case Collective::AllToAll:  // each rank over its own link
       return bytes * (n - 1) / n / (links.neighbour_gb_s * 1e9) + links.tree_us * 1e-6;
-    case Transfer::Send:
-    case Transfer::Receive:
+    case Collective::Send:
+    case Collective::Receive:
       return bytes / (links.neighbour_gb_s * 1e9) + links.neighbour_us * 1e-6;
+    case Collective::Barrier:
+      return links.tree_us * 1e-6;
   }
-  failure("no such transfer");
+  failure("no such collective");
 }
 
 double stall_chance(const Machine& machine, std::int64_t gpus) {

@@ -163,11 +163,11 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
         break;
       case Kind::Collective: {
         // A rank sends while it receives: only the receive counts.
-        const bool counts = o.transfer != TracedOperation::Transfer::Send;
+        const bool counts = o.collective != Collective::Send;
         double busy =
-            counts ? software.communication * collective_s(links(o.group), o.transfer, o.bytes) : 0;
+            counts ? software.communication * collective_s(links(o.group), o.collective, o.bytes) : 0;
         cost.communication_s += busy;
-        const bool all_reduce = o.transfer == TracedOperation::Transfer::AllReduce;
+        const bool all_reduce = o.collective == Collective::AllReduce;
         if (o.group == "tp" && !all_reduce && links(o.group).nodes == 1)
           busy -= std::min(software.hides_tensor * busy, matmul_time);
         wire = std::max(wire, now) + busy;

@@ -80,7 +80,7 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
     } else if (operation.kind == TracedOperation::Kind::Matmul) {
       state.step_matmuls.push_back(operation);
     } else if (operation.kind == TracedOperation::Kind::Collective) {
-      StateTrace::Traffic& traffic = state.traffic[{operation.group, operation.transfer}];
+      StateTrace::Traffic& traffic = state.traffic[{operation.group, operation.collective}];
       traffic.calls += 1;
       traffic.bytes += operation.bytes;
     }

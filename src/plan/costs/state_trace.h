@@ -20,7 +20,7 @@ struct StateTrace {
   struct Traffic {
     double calls = 0, bytes = 0;
   };
-  std::map<std::pair<std::string, TracedOperation::Transfer>, Traffic> traffic = {};
+  std::map<std::pair<std::string, Collective>, Traffic> traffic = {};
   double parameters = 0;       // of this rank, before sharding
   double block_weights = 0;    // bytes of one layer's bucket in the run's precision
   double block_gradients = 0;  // bytes of one layer's bucket in the reduce-scatter

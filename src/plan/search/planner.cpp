@@ -22,10 +22,10 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
 // ---- traces and costs that layouts share
 
 GroupLinks Planner::links(const Layout& l, GroupKind kind) const {
-  // Kv groups are treated as tp groups. Messages and tied embeddings have two ranks.
+  // Messages and tied embeddings have two ranks.
   const bool ends = kind == GroupKind::Pp || kind == GroupKind::Tied;
-  const GroupKind spread = kind == GroupKind::Kv ? GroupKind::Tp : ends ? GroupKind::Pp : kind;
-  const GroupPosition group = group_position(grid_of(l, job_.model), spread, {});
+  const GroupPosition group =
+      group_position(grid_of(l, job_.model), ends ? GroupKind::Pp : kind, {});
   return links_of(machine_, {ends ? std::min(group.size, 2) : group.size, group.stride});
 }
 
@@ -60,9 +60,11 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   entry->trace = trace_micro_batch(job_, l);
   Software software = software_;
   if (slow_host) software.collective_host_us += l.tp * software.pipeline_host_us;
-  const GroupLinks tp = links(l, GroupKind::Tp), cp = links(l, GroupKind::Cp);
+  std::map<std::string, GroupLinks> of_groups;
   const LinksOf links = [&](const std::string& group) -> const GroupLinks& {
-    return group == to_string(GroupKind::Cp) ? cp : tp;
+    const auto found = of_groups.find(group);
+    if (found != of_groups.end()) return found->second;
+    return of_groups.emplace(group, this->links(l, parse_group_kind(group))).first->second;
   };
   const auto cost = [&](const OperationTrace& t) { return cost_of(machine_, software, t, links); };
   const MicroBatchTrace& t = entry->trace;
@@ -175,11 +177,11 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p,
   const GroupLinks shard = links(l, GroupKind::Shard);
   const double calls = software_.layer_calls, slower = calls * software_.communication;
   const double gather = l.zero == 3
-                            ? slower * collective_s(shard, TracedOperation::Transfer::AllGather,
+                            ? slower * collective_s(shard, Collective::AllGather,
                                                     held.block_weights / calls)
                             : 0;
   const double wire = software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
-  const double scatter = slower * collective_s(shard, TracedOperation::Transfer::ReduceScatter,
+  const double scatter = slower * collective_s(shard, Collective::ReduceScatter,
                                                wire * held.block_gradients / calls);
   const double forward = cost.forward.total_s / layers, backward = cost.backward.total_s / layers;
   const double wait_forward = layers * std::max(0.0, gather - software_.overlaps_gather * forward);
@@ -203,15 +205,15 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
     const StateTrace& held = state(l, all.contents[i], static_cast<int>(i));
     double gradients = 0, weights = 0, small = 0, matrices = 0;
     for (const auto& [key, traffic] : held.traffic) {
-      const auto& [name, transfer] = key;
+      const auto& [name, collective] = key;
       const GroupKind group = parse_group_kind(name);
       const bool over_shard = group == GroupKind::Shard;
       const bool over_data = over_shard || group == GroupKind::Replica;
-      const bool gathers_weights = over_shard && transfer == TracedOperation::Transfer::AllGather;
+      const bool gathers_weights = over_shard && collective == Collective::AllGather;
       // Whole matrices are exchanged during the update (MatrixUpdates).
       const bool of_matrices =
-          transfer == TracedOperation::Transfer::AllToAll ||
-          (group == GroupKind::Replica && transfer == TracedOperation::Transfer::Broadcast);
+          collective == Collective::AllToAll ||
+          (group == GroupKind::Replica && collective == Collective::Broadcast);
       if (over_shard && !gathers_weights && !of_matrices && l.zero >= 2)
         continue;  // counted per micro-batch
       const double wire =
@@ -221,7 +223,7 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
       const GroupLinks other = over_data ? GroupLinks{} : links(l, group);
       const GroupLinks& used = over_shard ? shard : over_data ? replica : other;
       const double time = software_.communication * traffic.calls *
-                          collective_s(used, transfer, wire * traffic.bytes / traffic.calls);
+                          collective_s(used, collective, wire * traffic.bytes / traffic.calls);
       (of_matrices ? matrices : gathers_weights ? weights : over_data ? gradients : small) += time;
     }
     for (const TracedOperation& operation : held.step_matmuls)
@@ -260,7 +262,7 @@ double Planner::message_s(const Layout& l, const MicroBatchCost& p) const {
   const bool split = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
                      software_.name != "kintsugi";
   return software_.communication *
-         collective_s(links(l, GroupKind::Pp), TracedOperation::Transfer::Send,
+         collective_s(links(l, GroupKind::Pp), Collective::Send,
                       static_cast<double>(p.trace.boundary) / (split ? l.tp : 1));
 }
 

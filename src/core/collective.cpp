@@ -1,4 +1,4 @@
-#include "comm/collective.h"
+#include "core/collective.h"
 
 namespace kintsugi {
 

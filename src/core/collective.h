@@ -16,6 +16,10 @@ enum class Collective : std::uint8_t {
 };
 inline constexpr int kCollectives = 8;
 
+// Between two ranks of a group; all ranks take part in the others.
+inline bool is_message(Collective kind) {
+  return kind == Collective::Send || kind == Collective::Receive;
+}
 const char* to_string(Collective kind);  // "all_reduce", …: the names of the functions
 
 // Bytes that each of `size` ranks sends in a ring algorithm. `bytes`: the whole tensor of an
