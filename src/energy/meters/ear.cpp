@@ -1,4 +1,4 @@
-#include "energy/ear.h"
+#include "energy/meters/ear.h"
 
 #include <signal.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "energy/device_meters.h"
+#include "energy/meters/find_meters.h"
 
 namespace kintsugi {
 namespace {

@@ -1,5 +1,3 @@
-#include "energy/pm_counters.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +8,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "energy/small_file.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/small_file.h"
 
 namespace kintsugi {
 namespace {

@@ -1,4 +1,4 @@
-#include "energy/small_file.h"
+#include "energy/meters/small_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

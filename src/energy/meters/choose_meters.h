@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -7,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "energy/meters/find_meters.h"
 
 namespace kintsugi {
 
@@ -33,5 +37,26 @@ NodeShare find_node_share(const std::filesystem::path& root,
 std::vector<std::int64_t> cpus_per_node(std::string_view text);
 // The number of CPUs in a list such as "0-63,128-191"; 0 if the text has another form.
 std::int64_t count_cpus(std::string_view list);
+
+// The meters of one level of a node: all from one source, so that nothing is counted twice.
+struct LevelMeters {
+  std::string source = {};               // "": none
+  std::vector<std::size_t> meters = {};  // to add up: indices into FoundMeters::meters
+  std::string reason = {};               // why there is none
+  std::string uncovered = {};            // what the meters leave out; "": nothing
+};
+
+struct ChosenMeters {
+  std::array<LevelMeters, kEnergyLevels.size()> levels = {};
+  const LevelMeters& operator[](EnergyLevel level) const {
+    return levels[static_cast<std::size_t>(level)];
+  }
+};
+
+// The best source for each level: one that leaves nothing out before others, counters before
+// integrated power, and power before estimates. If the run uses only some of the node's GPUs, only
+// sources that know which ones are used.
+ChosenMeters choose_meters(const FoundMeters& found, const MeterSearch& search,
+                           const NodeShare& share);
 
 }  // namespace kintsugi

@@ -1,4 +1,4 @@
-#include "energy/meter_total.h"
+#include "energy/meters/meter_total.h"
 
 #include <fmt/format.h>
 

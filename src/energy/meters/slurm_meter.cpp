@@ -6,7 +6,7 @@
 #include "core/child_output.h"
 #include "core/error.h"
 #include "core/units.h"
-#include "energy/device_meters.h"
+#include "energy/meters/find_meters.h"
 
 namespace kintsugi {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "core/file.h"
 #include "core/units.h"
-#include "energy/pci.h"
-#include "energy/power_control.h"
+#include "energy/meters/pci.h"
+#include "energy/power/power_control.h"
 
 namespace kintsugi {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "energy/meter.h"
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 

@@ -1,11 +1,11 @@
-#include "energy/power_sweep.h"
+#include "energy/power/power_sweep.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "energy/meter_total.h"
+#include "energy/meters/meter_total.h"
 
 namespace kintsugi {
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,7 +13,10 @@ namespace kintsugi {
 enum class EnergyLevel : std::uint8_t { Gpu, Cpu, Memory, Node };
 inline constexpr std::array<EnergyLevel, 4> kEnergyLevels = {
     EnergyLevel::Gpu, EnergyLevel::Cpu, EnergyLevel::Memory, EnergyLevel::Node};
-std::string_view to_string(EnergyLevel level);  // "gpu", "cpu", "memory", "node"
+constexpr std::string_view to_string(EnergyLevel level) {
+  constexpr std::array<std::string_view, 4> words = {"gpu", "cpu", "memory", "node"};
+  return words[static_cast<std::size_t>(level)];
+}
 
 // How a meter gets its joules, the most reliable way first.
 enum class MeterKind : std::uint8_t {
@@ -20,7 +24,10 @@ enum class MeterKind : std::uint8_t {
   Power,     // watts that are read now and then, integrated
   Estimate,  // watts that the user gave
 };
-std::string_view to_string(MeterKind kind);  // "counter", "power", "estimate"
+constexpr std::string_view to_string(MeterKind kind) {
+  constexpr std::array<std::string_view, 3> words = {"counter", "power", "estimate"};
+  return words[static_cast<std::size_t>(kind)];
+}
 
 struct MeterIdentity {
   std::string source = {};  // pm_counters, rapl, nvml, amdsmi, hwmon, ear, slurm, estimate

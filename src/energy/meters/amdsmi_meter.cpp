@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/shared_library.h"
-#include "energy/device_meters.h"
-#include "energy/pci.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/pci.h"
 
 namespace kintsugi {
 namespace {

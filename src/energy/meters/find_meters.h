@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "energy/meter.h"
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 
@@ -40,5 +40,22 @@ struct FoundMeters {
 // the same time; one that does not answer within `limit_s` is missing, and its thread is left
 // behind.
 FoundMeters find_meters(const MeterSearch& search, double limit_s = 5);
+
+// The sources. Each adds its meters, or why it has none; none of them throws for what a machine may
+// have or lack.
+// The counters of HPE Cray EX nodes in sys/cray/pm_counters: the node, its CPUs, its memory, and
+// each GPU module (one for both dies of an MI250X).
+void add_pm_counters(const MeterSearch& search, FoundMeters& found);
+void add_nvml(const MeterSearch& search, FoundMeters& found);    // NVIDIA GPUs
+void add_amdsmi(const MeterSearch& search, FoundMeters& found);  // AMD GPUs, by ROCm's library
+// The power of AMD's GPUs in sys/class/drm/card*/device/hwmon, where no library gave their energy.
+void add_amd_sysfs(const MeterSearch& search, FoundMeters& found);
+// The counters of CPUs in sys/class/powercap/intel-rapl:* (Intel and AMD): one meter per package,
+// which adds up its dies, and one for all DRAM zones (Intel).
+void add_rapl(const MeterSearch& search, FoundMeters& found);
+// The power of NVIDIA Grace CPUs and GH200 modules in sys/class/hwmon (ACPI power meters).
+void add_hwmon(const MeterSearch& search, FoundMeters& found);
+void add_ear(const MeterSearch& search, FoundMeters& found);    // Energy Aware Runtime: the node
+void add_slurm(const MeterSearch& search, FoundMeters& found);  // the node, while a step runs
 
 }  // namespace kintsugi

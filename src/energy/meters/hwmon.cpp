@@ -1,10 +1,9 @@
-#include "energy/hwmon.h"
-
 #include <cerrno>
 #include <utility>
 
 #include "core/error.h"
-#include "energy/small_file.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/small_file.h"
 
 namespace kintsugi {
 namespace {

@@ -1,11 +1,10 @@
-#include "energy/rapl.h"
-
 #include <cerrno>
 #include <map>
 #include <utility>
 
 #include "core/error.h"
-#include "energy/small_file.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/small_file.h"
 
 namespace kintsugi {
 namespace {

@@ -1,4 +1,4 @@
-#include "energy/find_meters.h"
+#include "energy/meters/find_meters.h"
 
 #include <fmt/format.h>
 
@@ -11,16 +11,33 @@
 #include <thread>
 #include <utility>
 
-#include "energy/amd_sysfs.h"
-#include "energy/device_meters.h"
-#include "energy/estimate.h"
-#include "energy/hwmon.h"
-#include "energy/pci.h"
-#include "energy/pm_counters.h"
-#include "energy/rapl.h"
+#include "energy/meters/pci.h"
 
 namespace kintsugi {
 namespace {
+
+class ConstantPower : public Meter {
+ public:
+  ConstantPower(MeterIdentity identity, double watts) : Meter(std::move(identity)), watts_(watts) {}
+  MeterReading read() override { return {.watts = watts_}; }
+
+ private:
+  double watts_;
+};
+
+// The watts that the user gave for the whole node.
+void add_estimate(const MeterSearch& search, FoundMeters& found) {
+  if (!(search.node_w > 0))
+    return found.missing.push_back(
+        {"estimate", "no watts are given for a node (energy.node_w, kintsugi energy --node-w)"});
+  found.meters.push_back(std::make_unique<ConstantPower>(
+      MeterIdentity{.source = "estimate",
+                    .scope = "node",
+                    .level = EnergyLevel::Node,
+                    .kind = MeterKind::Estimate,
+                    .detail = fmt::format("{:g} W per node, as given", search.node_w)},
+      search.node_w));
+}
 
 using AddMeters = void (*)(const MeterSearch&, FoundMeters&);
 struct MeterSource {

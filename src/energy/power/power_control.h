@@ -8,9 +8,25 @@
 #include <vector>
 
 #include "core/error.h"
-#include "energy/find_meters.h"
+#include "energy/meters/find_meters.h"
 
 namespace kintsugi {
+
+// A file of this node that exists while a GPU has a power limit of ours: if the process is killed,
+// the next one restores the former limit. Watts.
+struct PowerRecord {
+  double former_w = 0;
+  double present_w = 0, next_w = 0;  // before and after the last change
+};
+
+// tmp/kintsugi-power-UID-PCI below the root.
+std::filesystem::path power_record_file(const std::filesystem::path& root, const std::string& pci);
+
+// Empty if there is none, or if the file is not a record that this user wrote.
+std::optional<PowerRecord> read_power_record(const std::filesystem::path& file);
+// Returns the reason if it could not be written, otherwise "". Never follows a link.
+std::string write_power_record(const std::filesystem::path& file, const PowerRecord& record);
+void remove_power_record(const std::filesystem::path& file);
 
 // The driver does not let this process change a value. The message names the GPU, who refused it
 // and the remedy.
@@ -49,7 +65,7 @@ class GpuControl {
 
 // The power limit and the clock of the GPUs of one node, set to one value on all of them. The
 // former values are restored by restore() and by the destructor. A limit that a killed process of
-// this user left behind (power_record.h) is restored too. restore() may be called from any thread.
+// this user left behind (PowerRecord) is restored too. restore() may be called from any thread.
 class PowerControl {
  public:
   // The GPUs of `search`. Never throws for what a machine lacks:

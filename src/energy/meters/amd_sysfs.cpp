@@ -1,12 +1,11 @@
-#include "energy/amd_sysfs.h"
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "core/error.h"
-#include "energy/pci.h"
-#include "energy/small_file.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/pci.h"
+#include "energy/meters/small_file.h"
 
 namespace kintsugi {
 namespace {

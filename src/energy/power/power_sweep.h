@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/progress.h"
-#include "energy/meter.h"
-#include "energy/power_control.h"
+#include "energy/meters/meter.h"
+#include "energy/power/power_control.h"
 
 namespace kintsugi {
 

@@ -1,11 +1,11 @@
-#include "energy/pci.h"
+#include "energy/meters/pci.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 
-#include "energy/small_file.h"
+#include "energy/meters/small_file.h"
 
 namespace kintsugi {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "energy/ear.h"
-#include "energy/nvml.h"
-#include "energy/power_control.h"
+#include "energy/meters/ear.h"
+#include "energy/meters/nvml.h"
+#include "energy/power/power_control.h"
 
 namespace kintsugi {
 namespace {
