@@ -1,11 +1,10 @@
-#include "core/permutation.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "data/sampling/sample_order.h"
 #include "support/chi_square.h"
 
 namespace kintsugi {
