@@ -1,4 +1,4 @@
-#include "comm/counting_communicator.h"
+#include "support/counting_communicator.h"
 
 namespace kintsugi {
 
