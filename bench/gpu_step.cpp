@@ -15,7 +15,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
-#include "energy/device_meters.h"
+#include "energy/meters/find_meters.h"
 #include "model/metrics.h"
 #include "train/engine.h"
 

@@ -1,9 +1,34 @@
 #include "backend/operation_cost.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
 #include <utility>
+
+#include "core/error.h"
 
 namespace kintsugi {
 namespace {
+
+constexpr const char* kVariable = "KINTSUGI_REPEAT_OPERATION";
+
+// Operations that overwrite their outputs and never work in place.
+constexpr std::array<std::string_view, 6> kRepeatable = {"rms_norm_forward",  "layer_norm_forward",
+                                                         "attention_forward", "swiglu_forward",
+                                                         "gelu_forward",      "gated_norm_forward"};
+
+std::string attention_name(const char* operation, const Tensor& q, const Tensor& k,
+                           const AttentionOptions& options) {
+  const std::int64_t queries = q.extent(1), keys = k.extent(1);
+  return fmt::format("{} {}x{}x{}x{}{}{}{}", operation, q.extent(0), q.extent(2), queries,
+                     q.extent(3), keys == queries ? "" : fmt::format(" to {} keys", keys),
+                     options.window > 0 ? fmt::format(" window {}", options.window) : " causal",
+                     options.alibi_slopes ? " alibi" : "");
+}
 
 WorkKind work_of(TracedOperation::Kind kind) {
   switch (kind) {
@@ -22,6 +47,57 @@ WorkKind work_of(TracedOperation::Kind kind) {
 }
 
 }  // namespace
+
+OperationRepeat parse_operation_repeat(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  OperationRepeat repeat{.operation = text.substr(0, colon)};
+  const std::string_view number =
+      colon == text.npos ? "" : std::string_view(text).substr(colon + 1);
+  const auto parsed = std::from_chars(number.data(), number.data() + number.size(), repeat.times);
+  if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() || repeat.times < 2 ||
+      repeat.times > 1000)
+    user_error("{}={}: give an operation and 2 to 1000 times, such as swiglu_forward:3", kVariable,
+               text);
+  if (std::find(kRepeatable.begin(), kRepeatable.end(), repeat.operation) == kRepeatable.end())
+    user_error("{}={}: only these operations can be repeated: {}", kVariable, text,
+               fmt::join(kRepeatable, ", "));
+  return repeat;
+}
+
+OperationRepeat operation_repeat() {
+  const char* const text = std::getenv(kVariable);
+  return text == nullptr || *text == '\0' ? OperationRepeat{} : parse_operation_repeat(text);
+}
+
+std::string operation_name(const char* operation, const Tensor& c, const Tensor& a, const Tensor&,
+                           const MatmulOptions& o) {
+  const int rows = c.rank() - 2;  // 1 for a batch
+  return fmt::format(
+      "{} {}{}x{}x{}{}{}{}{}", operation, rows == 1 ? fmt::format("{} of ", c.extent(0)) : "",
+      c.extent(rows), c.extent(rows + 1), a.extent(rows + (o.transpose_a ? 0 : 1)),
+      o.transpose_a ? " a^T" : "", o.transpose_b ? " b^T" : "", o.bias ? " + bias" : "",
+      o.accumulate   ? " accumulate"
+      : o.residual   ? " + residual"
+      : o.gelu       ? " gelu"
+      : o.gelu_input ? " dgelu"
+                     : "");
+}
+
+std::string operation_name(const char* operation, const Tensor& c, const Quantized& a,
+                           const Quantized& b, const MatmulOptions& o) {
+  return operation_name(operation, c, a.values, b.values, o);
+}
+
+std::string operation_name(const char* operation, const Tensor&, const Tensor&, const Tensor& q,
+                           const Tensor& k, const Tensor&, const AttentionOptions& options) {
+  return attention_name(operation, q, k, options);
+}
+
+std::string operation_name(const char* operation, const Tensor&, const Tensor&, const Tensor&,
+                           const Tensor&, const Tensor&, const Tensor&, const Tensor& q,
+                           const Tensor& k, const Tensor&, const AttentionOptions& options) {
+  return attention_name(operation, q, k, options);
+}
 
 TraceSpan operation_span(std::string name, const OperationCost& cost) {
   return {.kind = SpanKind::Operation,

@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "backend/operation_cost.h"
-#include "backend/operation_name.h"
-#include "backend/operation_repeat.h"
 
 namespace kintsugi {
 namespace {

@@ -14,7 +14,7 @@
 #include "cli/options.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
-#include "core/build_id.h"
+#include "core/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "energy/choose_meters.h"
-#include "energy/meter_total.h"
+#include "energy/meters/choose_meters.h"
+#include "energy/meters/meter_total.h"
 
 namespace kintsugi {
 

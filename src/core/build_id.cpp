@@ -1,11 +1,11 @@
-#include "core/build_id.h"
-
 #include <elf.h>
 #include <fmt/format.h>
 #include <link.h>
 
 #include <cstddef>
 #include <cstring>
+
+#include "core/build_info.h"
 
 namespace kintsugi {
 namespace {

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "energy/carbon.h"
-#include "energy/facility.h"
-#include "energy/meter.h"
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "energy/meter.h"
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 

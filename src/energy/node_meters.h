@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "energy/energy_totals.h"
-#include "energy/find_meters.h"
-#include "energy/meter_total.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/meter_total.h"
 #include "energy/phase_charges.h"
 
 namespace kintsugi {

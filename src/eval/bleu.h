@@ -7,10 +7,17 @@
 #include <string_view>
 #include <vector>
 
-#include "eval/bleu_tokenizers.h"
 #include "eval/segments.h"
 
 namespace kintsugi {
+
+// The tokenizers of sacreBLEU. 13a is that of WMT (mteval-v13a), Intl that of mteval-v14.
+enum class BleuTokenizer { V13a, Intl, Char, None };
+
+BleuTokenizer parse_bleu_tokenizer(std::string_view name);  // UserError if unknown
+std::string_view to_string(BleuTokenizer tokenizer);        // 13a, intl, char, none
+
+std::vector<std::string> bleu_tokens(std::string_view text, BleuTokenizer tokenizer);
 
 // BLEU as sacreBLEU computes it.
 

@@ -1,5 +1,3 @@
-#include "eval/bleu_tokenizers.h"
-
 #include <utf8proc.h>
 
 #include <array>
@@ -7,6 +5,7 @@
 
 #include "core/error.h"
 #include "data/tokenizers/utf8.h"
+#include "eval/bleu.h"
 #include "eval/text.h"
 
 namespace kintsugi {

@@ -1,15 +1,32 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "eval/result_files.h"
-
 namespace kintsugi {
+
+// The results of one task in a result file of lm-evaluation-harness (keys "acc" before v0.4,
+// "acc,none" since) or of a code harness, which has the tasks at the top level.
+struct TaskResult {
+  std::string file, task;
+  std::map<std::string, double> metrics;  // by the key in the file
+  std::optional<std::int64_t> shots;      // examples in the prompt, if the file says it
+
+  // By a metric's name (acc), or a name with a filter (exact_match,strict-match). A name alone
+  // prefers the filter "none", or takes the only filter; UserError if there are several.
+  std::optional<double> find(const std::string& metric) const;
+};
+
+std::vector<TaskResult> parse_results(const std::string& json, const std::string& source);
+// Of files, and of all *.json in directories: in a directory itself, else in its only subdirectory
+// with such files (the model's, as `kintsugi eval --output` writes them).
+std::vector<TaskResult> read_results(const std::vector<std::string>& paths);
 
 // How published scores of a model are computed from the results of many tasks. A score is the mean
 // of its components, and a component is the mean of a metric over its tasks, in percent.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "eval/requests.h"
 #include "eval/scoring.h"
 #include "eval/task.h"
@@ -30,7 +31,9 @@ class ScoringModel {
 
   virtual TokenIds encode(const std::string& text) = 0;  // adds no special tokens
   // The text of documents that are stored as tokens. UserError if the model has no tokenizer.
-  virtual std::string decode(std::span<const std::int32_t> ids);
+  virtual std::string decode(std::span<const std::int32_t> /*ids*/) {
+    user_error("this model has no tokenizer: it cannot score documents that are stored as tokens");
+  }
   // The context of a text without context: BOS, else EOS. UserError if there is neither.
   virtual std::int32_t prefix_token() const = 0;
   // The most tokens that the model reads at once; it predicts one more.
@@ -43,8 +46,10 @@ class ScoringModel {
                                                const ScoringProgress& progress) = 0;
   // The generated texts, without the strings that end them. A prompt and its longest text have at
   // most max_length() tokens. UserError if the model cannot generate.
-  virtual std::vector<std::string> generate(std::span<const TextRequest> requests,
-                                            const ScoringProgress& progress);
+  virtual std::vector<std::string> generate(std::span<const TextRequest> /*requests*/,
+                                            const ScoringProgress& /*progress*/) {
+    user_error("this model cannot generate texts: tasks of the type generate_until cannot be run");
+  }
 };
 
 }  // namespace kintsugi

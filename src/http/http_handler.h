@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "http/http_message.h"
@@ -76,5 +77,9 @@ class HttpHandler {
   std::optional<std::vector<std::string>> public_hosts_;
   std::atomic<bool> draining_ = false, aborting_ = false;
 };
+
+// A page, with headers that keep it from loading anything or being framed. "NONCE" in it becomes a
+// new number: only scripts and styles with that number run.
+HttpReply page_reply(std::string_view html);
 
 }  // namespace kintsugi

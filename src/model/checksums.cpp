@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "tensor/counted_memory.h"
+#include "tensor/host_buffers.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

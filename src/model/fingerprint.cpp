@@ -19,7 +19,6 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "model/checksums.h"
-#include "tensor/counted_memory.h"
 #include "tensor/host_buffers.h"
 
 namespace kintsugi {

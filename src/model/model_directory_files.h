@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/new_directory.h"
+#include "core/new_file.h"
 #include "model/config.h"
 
 namespace kintsugi {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/new_directory.h"
+#include "core/new_file.h"
 #include "core/output_file.h"
 #include "model/model_directory_files.h"
 #include "tensor/elements.h"

@@ -13,7 +13,6 @@
 
 #include "core/file.h"
 #include "model/config.h"
-#include "tensor/counted_memory.h"
 #include "tensor/host_buffers.h"
 #include "tensor/safetensors.h"
 

@@ -11,7 +11,6 @@
 #include "optim/matrix_updates.h"
 #include "optim/offloaded_update.h"
 #include "optim/skip_step.h"
-#include "optim/state_offload.h"
 #include "parallel/sharding.h"
 
 namespace kintsugi {

@@ -9,7 +9,7 @@
 #include "comm/exchange.h"
 #include "core/hash.h"
 #include "core/log.h"
-#include "data/tokenizers/same_ids.h"
+#include "data/tokenizers/tokenizer.h"
 #include "model/adapter/adapter_parameters.h"
 #include "model/adapter/model_files.h"
 #include "model/fingerprint.h"

@@ -10,8 +10,8 @@
 #include "energy/energy_report.h"
 #include "energy/energy_totals.h"
 #include "energy/node_meters.h"
-#include "energy/power_control.h"
-#include "energy/power_policy.h"
+#include "energy/power/power_control.h"
+#include "energy/power/power_policy.h"
 
 namespace kintsugi {
 

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/operation_name.h"
-#include "backend/operation_repeat.h"
 #include "backend/phase.h"
 #include "backend/traced_backend.h"
 #include "support/errors.h"

@@ -5,8 +5,8 @@
 
 #include <functional>
 
-#include "comm/counting_communicator.h"
 #include "comm/exchange.h"
+#include "support/counting_communicator.h"
 #include "support/echo_communicator.h"
 #include "support/thread_world.h"
 

@@ -1,10 +1,10 @@
-#include "data/corpora/json_line.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <random>
+
+#include "data/corpora/document.h"
 
 namespace kintsugi {
 namespace {

@@ -1,7 +1,6 @@
-#include "data/sampling/validation_set.h"
-
 #include <gtest/gtest.h>
 
+#include "data/sampling/sample_order.h"
 #include "support/counting_store.h"
 
 namespace kintsugi {

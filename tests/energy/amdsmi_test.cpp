@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "energy/device_meters.h"
+#include "energy/meters/find_meters.h"
 #include "support/fake_tree.h"
 
 namespace kintsugi {

@@ -1,4 +1,4 @@
-#include "energy/choose_meters.h"
+#include "energy/meters/choose_meters.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "core/error.h"
-#include "energy/pci.h"
-#include "energy/small_file.h"
+#include "energy/meters/pci.h"
+#include "energy/meters/small_file.h"
 #include "energy/sysfs_tree.h"
 
 namespace kintsugi {

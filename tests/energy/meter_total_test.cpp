@@ -1,4 +1,4 @@
-#include "energy/meter_total.h"
+#include "energy/meters/meter_total.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "energy/device_meters.h"
+#include "energy/meters/find_meters.h"
 #include "support/fake_tree.h"
 
 namespace kintsugi {

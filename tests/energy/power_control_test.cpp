@@ -1,4 +1,4 @@
-#include "energy/power_control.h"
+#include "energy/power/power_control.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include <fstream>
 #include <functional>
 
-#include "energy/power_record.h"
 #include "support/errors.h"
 #include "support/fake_tree.h"
 

@@ -1,4 +1,4 @@
-#include "energy/power_policy.h"
+#include "energy/power/power_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

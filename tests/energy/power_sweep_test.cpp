@@ -1,4 +1,4 @@
-#include "energy/power_sweep.h"
+#include "energy/power/power_sweep.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "energy/device_meters.h"
+#include "energy/meters/find_meters.h"
 #include "support/errors.h"
 #include "support/fake_tree.h"
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "energy/find_meters.h"
+#include "energy/meters/find_meters.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {

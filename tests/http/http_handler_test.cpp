@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "http/page_reply.h"
 
 namespace kintsugi {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/traced_backend.h"
-#include "comm/counting_communicator.h"
 #include "model/context_shard.h"
+#include "support/counting_communicator.h"
 #include "support/thread_world.h"
 
 namespace kintsugi {

@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
-#include "comm/counting_communicator.h"
 #include "optim/adamw.h"
 #include "optim/matrix_plan.h"
+#include "support/counting_communicator.h"
 #include "support/directory_contents.h"
 #include "support/late_backend.h"
 #include "support/parallel_run.h"

@@ -1,12 +1,11 @@
 // Every element that a rank owns is updated once, with blocks of any size.
-#include "optim/update_plan.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "backend/cpu/cpu_backend.h"
+#include "optim/optimizer_state.h"
 #include "support/parallel_run.h"
 
 namespace kintsugi {

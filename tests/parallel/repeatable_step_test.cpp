@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend_impl.h"
-#include "comm/counting_communicator.h"
+#include "support/counting_communicator.h"
 #include "support/parallel_run.h"
 
 namespace kintsugi {

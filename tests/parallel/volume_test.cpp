@@ -2,8 +2,8 @@
 // volume_formulas.h.
 #include <gtest/gtest.h>
 
-#include "comm/counting_communicator.h"
 #include "parallel/volume_formulas.h"
+#include "support/counting_communicator.h"
 
 namespace kintsugi {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <sstream>
 
-#include "report/documents/metric_record.h"
 #include "support/errors.h"
 #include "support/synthetic_run.h"
 #include "support/temporary_directory.h"

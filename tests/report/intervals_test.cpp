@@ -1,9 +1,9 @@
-#include "report/profile/intervals.h"
-
 #include <gtest/gtest.h>
 
 #include <bitset>
 #include <random>
+
+#include "report/profile/profile.h"
 
 namespace kintsugi {
 namespace {

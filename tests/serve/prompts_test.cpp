@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "data/chat/prompt_encoder.h"
-#include "serve/conversation.h"
 #include "support/errors.h"
 #include "support/paths.h"
 

@@ -1,7 +1,6 @@
 // Files and replies that evaluation reads, and requests to the server.
 #include "core/error.h"
 #include "eval/bleu.h"
-#include "eval/result_files.h"
 #include "eval/run/results.h"
 #include "eval/score_rules.h"
 #include "eval/scoring.h"

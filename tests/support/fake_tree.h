@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "energy/find_meters.h"
+#include "energy/meters/find_meters.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 

@@ -4,9 +4,9 @@
 #include <bit>
 #include <fstream>
 
-#include "comm/counting_communicator.h"
 #include "comm/exchange.h"
 #include "comm/local_communicator.h"
+#include "support/counting_communicator.h"
 #include "support/echo_communicator.h"
 #include "support/small_run.h"
 

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "backend/cpu/cpu_backend_impl.h"
-#include "core/stochastic_rounding.h"
+#include "core/philox.h"
 
 namespace kintsugi {
 namespace {

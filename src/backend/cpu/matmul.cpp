@@ -5,7 +5,7 @@
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
-#include "backend/cpu/reduce_columns.h"
+#include "backend/cpu/rows.h"
 
 namespace kintsugi {
 namespace {

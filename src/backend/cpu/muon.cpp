@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_backend_impl.h"
-#include "core/stochastic_rounding.h"
+#include "core/philox.h"
 
 namespace kintsugi {
 namespace {

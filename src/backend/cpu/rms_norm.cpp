@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_backend_impl.h"
-#include "backend/cpu/reduce_columns.h"
 #include "backend/cpu/rows.h"
 
 namespace kintsugi {

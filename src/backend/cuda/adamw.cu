@@ -3,7 +3,7 @@
 
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
-#include "core/stochastic_rounding.h"
+#include "core/philox.h"
 
 namespace kintsugi::cuda {
 namespace {

@@ -1,8 +1,6 @@
 #include "backend/cuda/attention.h"
 
 #include "backend/cuda/attention_cudnn.h"
-#include "backend/cuda/attention_flash.h"
-#include "backend/cuda/attention_rows.h"
 #include "backend/cuda/kernels.h"
 #include "core/log.h"
 

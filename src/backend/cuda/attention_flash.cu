@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "backend/attention_mask.h"
-#include "backend/cuda/attention_flash.h"
 #include "backend/cuda/cuda_common.h"
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/kernels.h"
 
 namespace kintsugi::cuda {
 namespace {

@@ -1,7 +1,6 @@
 // Kernels on rows of attention, with one warp per row (sequence, head, query).
 #include <limits>
 
-#include "backend/cuda/attention_rows.h"
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
 

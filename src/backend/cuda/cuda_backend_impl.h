@@ -16,8 +16,6 @@
 #include "backend/cuda/operation_timer.h"
 #include "backend/cuda/transfers.h"
 #include "backend/operation_cost.h"
-#include "backend/operation_name.h"
-#include "backend/operation_repeat.h"
 
 namespace kintsugi::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/device.cuh"
-#include "backend/cuda/few_rows.h"
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
 
 namespace kintsugi::cuda {

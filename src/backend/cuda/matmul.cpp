@@ -1,7 +1,6 @@
 // Which of cuBLASLt's matmuls and of our own kernels compute a matmul with its options.
 #include "backend/cuda/matmul.h"
 
-#include "backend/cuda/few_rows.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/matmul_tuning.h"
 #include "backend/fp8_scale.h"

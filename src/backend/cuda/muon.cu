@@ -1,7 +1,7 @@
 // The element-wise parts of a Muon update.
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
-#include "core/stochastic_rounding.h"
+#include "core/philox.h"
 
 namespace kintsugi::cuda {
 namespace {

@@ -7,11 +7,28 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_common.h"
-#include "backend/cuda/device_clock.h"
 #include "backend/cuda/gpu_activity.h"
 #include "core/trace.h"
 
 namespace kintsugi::cuda {
+
+// Converts CUDA events to times of the host's monotonic clock.
+class DeviceClock {
+ public:
+  // Waits for the stream. Accurate to a few microseconds.
+  explicit DeviceClock(Stream stream);
+  ~DeviceClock();
+  DeviceClock(const DeviceClock&) = delete;
+  DeviceClock& operator=(const DeviceClock&) = delete;
+
+  // The time of an event that was recorded after construction, on any stream of the device, and is
+  // complete.
+  double seconds(cudaEvent_t event) const;
+
+ private:
+  cudaEvent_t zero_ = nullptr;
+  double zero_s_ = 0;
+};
 
 // Measures device time by operation, for benchmarks and traces. A trace uses CUPTI, which records
 // every kernel, copy and call of the runtime. Benchmarks, and traces without CUPTI, use an event

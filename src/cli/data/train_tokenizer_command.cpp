@@ -19,7 +19,6 @@
 #include "data/corpora/path_pattern.h"
 #include "data/tokenizer_training/bpe_trainer.h"
 #include "data/tokenizer_training/corpus_pre_tokens.h"
-#include "data/tokenizers/bpe_files.h"
 
 namespace kintsugi {
 namespace {

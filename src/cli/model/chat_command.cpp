@@ -14,8 +14,8 @@
 #include "cli/options.h"
 #include "comm/local_communicator.h"
 #include "core/log.h"
-#include "serve/conversation.h"
 #include "serve/generation.h"
+#include "serve/prompts.h"
 #include "serve/text_output.h"
 
 namespace kintsugi {

@@ -9,7 +9,7 @@
 #include "comm/exchange.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "eval/run/request_range.h"
+#include "eval/run/replicated_model.h"
 #include "model/adapter/model_files.h"
 
 namespace kintsugi {

@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/units.h"
-#include "data/tokenizers/same_ids.h"
+#include "data/tokenizers/tokenizer.h"
 #include "model/adapter/merge_adapter.h"
 #include "model/merge.h"
 

@@ -11,8 +11,8 @@
 #include "cli/backends.h"
 #include "core/error.h"
 #include "core/progress.h"
-#include "energy/choose_meters.h"
-#include "energy/power_sweep.h"
+#include "energy/meters/choose_meters.h"
+#include "energy/power/power_sweep.h"
 #include "train/engine.h"
 #include "train/signals.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "energy/facility.h"
+#include "energy/carbon.h"
 #include "train/config/config.h"
 
 namespace kintsugi {

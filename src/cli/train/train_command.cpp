@@ -14,7 +14,6 @@
 #include "cli/train/energy_context.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
-#include "core/build_id.h"
 #include "core/build_info.h"
 #include "core/exit_code.h"
 #include "core/file.h"

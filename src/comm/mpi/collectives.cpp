@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/mpi/exchange.h"
 #include "core/collective.h"
-#include "comm/mpi/reduction.h"
 
 namespace kintsugi {
 namespace {

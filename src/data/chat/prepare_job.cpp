@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "data/chat/example_lines.h"
+#include "data/chat/example.h"
 #include "data/chat/label_set.h"
 #include "data/stores/store_output.h"
 #include "data/stores/token_writer.h"

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "data/stores/output_lock.h"
 #include "data/stores/store_output.h"
 
 namespace kintsugi {

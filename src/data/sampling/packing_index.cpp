@@ -21,7 +21,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "data/sampling/best_fit.h"
-#include "data/sampling/document_pieces.h"
+#include "data/sampling/token_stream.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

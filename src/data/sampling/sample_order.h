@@ -3,14 +3,47 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/hash.h"
+#include "core/philox.h"
 #include "data/sampling/blend.h"
 #include "data/sampling/packing_index.h"
 #include "data/sampling/token_stream.h"
 
 namespace kintsugi {
+
+// A pseudo-random permutation of [0, n): a keyed Feistel network on the next power of four, applied
+// until the result is below n (cycle walking). Constant expected time per index, no storage.
+class Permutation {
+ public:
+  Permutation(std::uint64_t n, std::uint64_t key) : n_(n), key_(key) {
+    while (half_bits_ < 32 && (std::uint64_t{1} << (2 * half_bits_)) < n) ++half_bits_;
+  }
+
+  std::uint64_t operator()(std::uint64_t index) const {
+    do index = scramble(index);
+    while (index >= n_);
+    return index;
+  }
+
+ private:
+  std::uint64_t scramble(std::uint64_t x) const {
+    const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+    std::uint64_t left = x >> half_bits_, right = x & mask;
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      const std::uint64_t mixed = left ^ (derive_key(key_, round, right) & mask);
+      left = right;
+      right = mixed;
+    }
+    return (left << half_bits_) | right;
+  }
+
+  std::uint64_t n_, key_;
+  int half_bits_ = 1;
+};
 
 // Maps sample k of a run to its tokens. A pure function of the data, the seed and k: random access,
 // independent of the parallel layout and of interruptions.
@@ -106,6 +139,26 @@ class ShuffledOrder final : public SampleOrder {
   Blend blend_;
   std::int64_t length_;
   std::uint64_t seed_;
+};
+
+// Validation samples: `count` windows of length + 1 tokens, or packed samples, spread evenly over
+// the held-out part of one source (all if there are fewer, or if count is 0). Always the same.
+class ValidationSet {
+ public:
+  ValidationSet(std::string name, const TokenStream& stream, std::int64_t length,
+                std::int64_t count);
+  ValidationSet(std::string name, const TokenStream& stream, PackingIndex packed,
+                std::int64_t count);
+
+  const std::string& name() const { return name_; }
+  std::int64_t size() const { return count_; }
+  void locate(std::int64_t i, std::vector<TokenRange>& ranges) const;
+
+ private:
+  std::string name_;
+  const TokenStream* stream_;
+  std::optional<PackingIndex> packed_;
+  std::int64_t length_, available_, count_;
 };
 
 }  // namespace kintsugi

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
+#include "data/stores/store_info.h"
 #include "data/stores/token_writer.h"
 
 namespace kintsugi {
@@ -26,6 +28,14 @@ bool is_name_of(const fs::path& name, const fs::path& prefix) {
 }
 
 }  // namespace
+
+OutputLock::OutputLock(const std::filesystem::path& prefix) {
+  std::string holder;
+  lock_ = FileLock::try_take(with_ending(prefix, ".lock"), holder);
+  if (!lock_)
+    user_error("another process is writing {} ({}): wait for it or choose another --output",
+               prefix.string(), holder);
+}
 
 std::vector<fs::path> store_files(const fs::path& prefix, bool partial) {
   std::vector<fs::path> files;

@@ -1,13 +1,24 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "data/stores/output_lock.h"
+#include "core/file_lock.h"
 #include "data/stores/store_info.h"
 
 namespace kintsugi {
+
+// Locks an output for this process. The system releases the lock if the process dies.
+class OutputLock {
+ public:
+  // UserError if another process holds it. The destructor removes the file PREFIX.lock.
+  explicit OutputLock(const std::filesystem::path& prefix);
+
+ private:
+  std::unique_ptr<FileLock> lock_;
+};
 
 // The files of a store, final or partial: NAME.bin, NAME-00000.idx, and so on.
 std::vector<std::filesystem::path> store_files(const std::filesystem::path& prefix, bool partial);

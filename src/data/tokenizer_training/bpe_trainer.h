@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizers/tokenizer.h"
+
 namespace kintsugi {
 
 // A distinct pre-token of the corpus and its number of occurrences.
@@ -53,5 +55,11 @@ TrainedBpe train_bpe(std::span<const PreTokenCount> pre_tokens, const BpeTrainer
 
 // UserError for options that train_bpe would reject, to report them before hours of counting.
 void check_bpe_options(const BpeTrainerOptions& options);
+
+// The tokenizer.json and tokenizer_config.json of a trained vocabulary for Hugging Face. `family`
+// names the pre-tokenizer (and normalizer) of the training; `end_of_document` is one of the special
+// tokens.
+std::vector<Tokenizer::File> trained_tokenizer_files(const TrainedBpe& bpe, std::string_view family,
+                                                     const std::string& end_of_document);
 
 }  // namespace kintsugi

@@ -91,6 +91,13 @@ fs::path file_in(const fs::path& directory) {
   return {};
 }
 
+std::vector<std::int32_t> probe_ids(const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  tokenizer.clone()->encode("The year 1984, in Jyväskylä:\n\tint main() { return 0; } // 金継ぎ",
+                            ids, SpecialTokens::AsText);
+  return ids;
+}
+
 }  // namespace
 
 std::vector<Tokenizer::File> TokenizerCompanions::with(Tokenizer::File own,
@@ -121,5 +128,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
         file);
   return load_file(file, family ? name.substr(colon + 1) : "");
 }
+
+bool gives_same_ids(const Tokenizer& a, const Tokenizer& b) { return probe_ids(a) == probe_ids(b); }
 
 }  // namespace kintsugi

@@ -72,4 +72,8 @@ struct TokenizerCompanions {
 // A UserError names the file and the position of an error.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name);
 
+// Whether two tokenizers encode a sample text in the same way. Fingerprints are not compared: they
+// also differ between file formats of the same tokenizer.
+bool gives_same_ids(const Tokenizer& a, const Tokenizer& b);
+
 }  // namespace kintsugi

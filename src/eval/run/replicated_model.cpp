@@ -4,7 +4,6 @@
 
 #include "comm/exchange.h"
 #include "core/error.h"
-#include "eval/run/request_range.h"
 
 namespace kintsugi {
 namespace {

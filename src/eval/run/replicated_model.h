@@ -1,9 +1,35 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "comm/communicator.h"
 #include "eval/scoring_model.h"
 
 namespace kintsugi {
+
+struct RequestRange {
+  std::size_t begin = 0, end = 0;
+};
+
+// The requests of one of `ranks`: those that begin in its part of the summed costs.
+template <class Cost>
+RequestRange range_of(std::size_t count, int rank, int ranks, Cost&& cost) {
+  std::uint64_t all = 0, before = 0;
+  for (std::size_t i = 0; i < count; ++i) all += cost(i);
+  RequestRange range{count, count};
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto owner = static_cast<int>(before * static_cast<std::uint64_t>(ranks) / all);
+    if (owner == rank && range.begin == count) range.begin = i;
+    if (owner > rank) {
+      range.end = i;
+      break;
+    }
+    before += cost(i);
+  }
+  if (range.begin == count) return {0, 0};
+  return range;
+}
 
 // A model of which each rank of `replicas` has a copy. Each computes a contiguous range of the
 // requests, of about the same number of tokens; all ranks get all results.

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "energy/facility.h"
+#include "energy/carbon.h"
 #include "plan/machines/launch_spec.h"
 #include "tensor/dtype.h"
 

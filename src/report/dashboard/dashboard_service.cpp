@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "http/page_reply.h"
+#include "http/http_handler.h"
 #include "report/dashboard/live_events.h"
 #include "report/dashboard/prometheus_merge.h"
 #include "report/page/page.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/units.h"
-#include "report/profile/intervals.h"
+#include "report/profile/profile.h"
 
 namespace kintsugi {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "report/watch/watched_run.h"
+#include "report/watch/run_watch.h"
 
 namespace kintsugi {
 

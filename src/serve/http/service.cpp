@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/log.h"
-#include "http/page_reply.h"
+#include "http/http_handler.h"
 #include "serve/http/exchange.h"
 #include "serve/http/page.h"
 
