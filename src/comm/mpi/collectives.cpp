@@ -67,8 +67,8 @@ class AllReduce : public MpiCollective {
 };
 
 // A block is the same range of every rank's shard. The ranges are copied to scratch if they are not
-// adjacent in `full`, or if MPI would write where it reads (with MPI_IN_PLACE, MPI writes the result
-// to the start of `full`, which must not change).
+// adjacent in `full`, or if MPI would write where it reads (with MPI_IN_PLACE, MPI writes the
+// result to the start of `full`, which must not change).
 class ReduceScatter : public MpiCollective {
  public:
   ReduceScatter(MpiGroup& group, Tensor shard, Tensor full)
