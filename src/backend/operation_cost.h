@@ -10,21 +10,6 @@
 
 namespace kintsugi {
 
-// A hook for tests: slows one operation, so that a profile has something to find. A traced backend
-// executes the operation this many times.
-struct OperationRepeat {
-  std::string operation = {};
-  int times = 1;
-
-  int of(std::string_view name) const { return name == operation ? times : 1; }
-};
-
-// `text` is "swiglu_forward:3". Throws UserError unless it names an operation whose repetition
-// changes no result, and 2 to 1000 times.
-OperationRepeat parse_operation_repeat(const std::string& text);
-// From the environment variable KINTSUGI_REPEAT_OPERATION, if it is set.
-OperationRepeat operation_repeat();
-
 // The name of a call in timers and traces: the operation's name. A matmul and an attention also get
 // their shape and options, such as "matmul 16384x2048x8192 + residual" (m x n x k) and
 // "attention_forward 4x32x4096x64 causal" (batch x heads x queries x dim).
@@ -76,5 +61,20 @@ class CostMeter {
   OperationTrace counted_;
   SimBackend counter_;
 };
+
+// A hook for tests: slows one operation, so that a profile has something to find. A traced backend
+// executes the operation this many times.
+struct OperationRepeat {
+  std::string operation = {};
+  int times = 1;
+
+  int of(std::string_view name) const { return name == operation ? times : 1; }
+};
+
+// `text` is "swiglu_forward:3". Throws UserError unless it names an operation whose repetition
+// changes no result, and 2 to 1000 times.
+OperationRepeat parse_operation_repeat(const std::string& text);
+// From the environment variable KINTSUGI_REPEAT_OPERATION, if it is set.
+OperationRepeat operation_repeat();
 
 }  // namespace kintsugi

@@ -18,6 +18,7 @@ namespace kintsugi {
 namespace {
 
 namespace fs = std::filesystem;
+
 // Creates an empty file, which no link can redirect. Returns false if the name is taken.
 bool create_empty(const fs::path& path, bool is_private) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,

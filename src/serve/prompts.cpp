@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/chat/message_json.h"
+#include "data/chat/example.h"
 
 namespace kintsugi {
 namespace {

@@ -222,7 +222,7 @@ TEST_P(AdamWTest, MovingAverage) {
   }
 }
 
-// Stochastic rounding to bf16, in double. core/stochastic_rounding.h gives each element 16 random
+// Stochastic rounding to bf16, in double. core/philox.h gives each element 16 random
 // bits for the first moment and 16 for the second.
 double stochastically_rounded(double value, std::uint32_t random16) {
   if (value == 0.0) return 0.0;

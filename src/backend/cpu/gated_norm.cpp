@@ -1,6 +1,4 @@
 // RMSNorm without a weight, times a gate: y = silu(gate) * x * rstd.
-#include <cmath>
-
 #include "backend/cpu/cpu_backend_impl.h"
 #include "backend/cpu/rows.h"
 #include "backend/cpu/vector_math.h"
@@ -17,13 +15,7 @@ void CpuBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate
       for (std::int64_t row = begin; row < end; ++row) {
         const T *from = in[row], *g = gates[row];
         T* to = out[row];
-        A squares = 0;
-#pragma omp simd reduction(+ : squares)
-        for (std::int64_t i = 0; i < width; ++i) {
-          const A value = static_cast<A>(from[i]);
-          squares += value * value;
-        }
-        const A r = A(1) / std::sqrt(squares / static_cast<A>(width) + static_cast<A>(eps));
+        const A r = rstd_of(sum_of_squares(from, width), width, eps);
         scale[row] = r;
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i) {

@@ -1,6 +1,4 @@
 // LayerNorm: y = (x - mean) * rstd * w + b.
-#include <cmath>
-
 #include "backend/cpu/cpu_backend_impl.h"
 #include "backend/cpu/rows.h"
 
@@ -27,7 +25,7 @@ void CpuBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x
           const A centred = static_cast<A>(from[i]) - m;
           squares += centred * centred;
         }
-        const A r = A(1) / std::sqrt(squares / static_cast<A>(width) + static_cast<A>(eps));
+        const A r = rstd_of(squares, width, eps);
         means[row] = m;
         scale[row] = r;
 #pragma omp simd

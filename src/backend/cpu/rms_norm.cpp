@@ -1,6 +1,4 @@
 // RMSNorm: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
-#include <cmath>
-
 #include "backend/cpu/cpu_backend_impl.h"
 #include "backend/cpu/rows.h"
 
@@ -8,28 +6,11 @@ namespace kintsugi {
 namespace {
 
 template <class T>
-Accumulator<T> sum_of_squares(const T* x, std::int64_t width) {
-  using A = Accumulator<T>;
-  A squares = 0;
-#pragma omp simd reduction(+ : squares)
-  for (std::int64_t i = 0; i < width; ++i) {
-    const A value = static_cast<A>(x[i]);
-    squares += value * value;
-  }
-  return squares;
-}
-
-template <class T>
 void scale_row(T* y, const T* x, const T* weight, Accumulator<T> rstd, std::int64_t width) {
   using A = Accumulator<T>;
 #pragma omp simd
   for (std::int64_t i = 0; i < width; ++i)
     y[i] = static_cast<T>(static_cast<A>(x[i]) * rstd * static_cast<A>(weight[i]));
-}
-
-template <class A>
-A rstd_of(A squares, std::int64_t width, double eps) {
-  return A(1) / std::sqrt(squares / static_cast<A>(width) + static_cast<A>(eps));
 }
 
 }  // namespace

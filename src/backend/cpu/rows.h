@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/cpu_backend_impl.h"
 #include "tensor/tensor.h"
@@ -26,6 +27,25 @@ struct Rows {
   T* base;
   std::int64_t inner, outer_stride, inner_stride, count, width;
 };
+
+// ---- of a row of width elements, for the norms
+template <class T>
+Accumulator<T> sum_of_squares(const T* x, std::int64_t width) {
+  using A = Accumulator<T>;
+  A squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (std::int64_t i = 0; i < width; ++i) {
+    const A value = static_cast<A>(x[i]);
+    squares += value * value;
+  }
+  return squares;
+}
+
+// 1 / sqrt(mean of the squares + eps)
+template <class A>
+A rstd_of(A squares, std::int64_t width, double eps) {
+  return A(1) / std::sqrt(squares / static_cast<A>(width) + static_cast<A>(eps));
+}
 
 inline constexpr std::int64_t kReductionBlocks = 16;
 

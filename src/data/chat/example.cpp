@@ -8,13 +8,28 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "data/chat/message_json.h"
 
 namespace kintsugi {
 namespace {
 
 using Json = nlohmann::json;
 using Messages = std::vector<ChatMessage>;
+
+constexpr int kDeepestObject = 64;  // levels of JSON
+
+bool is_trained(const Json& message, const std::string& what) {
+  bool trained = true;
+  if (const auto found = message.find("train"); found != message.end()) {
+    if (!found->is_boolean()) user_error("\"train\" of {} is not true or false", what);
+    trained = found->get<bool>();
+  }
+  if (const auto found = message.find("weight"); found != message.end()) {
+    if (!found->is_number() || (*found != 0 && *found != 1))
+      user_error("\"weight\" of {} is not 0 or 1", what);
+    trained &= *found == 1;
+  }
+  return trained;
+}
 
 constexpr std::array<std::string_view, 4> kKindNames = {"chat", "prompt", "preference",
                                                         "classification"};
@@ -155,6 +170,40 @@ Example labelled_text(const Json& object) {
 constexpr std::size_t kLongestExample = std::size_t{1} << 28;
 
 }  // namespace
+
+Json parse_json_object(std::string_view text, const std::string& expected) {
+  const Json::parser_callback_t depth = [](int level, Json::parse_event_t, Json&) {
+    if (level > kDeepestObject) user_error("nested deeper than {} levels", kDeepestObject);
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(text, depth);
+  } catch (const Json::exception&) {
+    user_error("not valid JSON: expected {}", expected);
+  }
+  if (!json.is_object()) user_error("not a JSON object");
+  return json;
+}
+
+std::string json_string(const Json& object, const char* key, const std::string& what) {
+  const auto found = object.find(key);
+  if (found == object.end()) user_error("{} has no \"{}\"", what, key);
+  if (!found->is_string()) user_error("\"{}\" of {} is not a string", key, what);
+  return found->get<std::string>();
+}
+
+std::vector<ChatMessage> messages_of(const Json& list, const std::string& name) {
+  if (!list.is_array() || list.empty()) user_error("\"{}\" is not a list of messages", name);
+  std::vector<ChatMessage> messages;
+  for (const Json& entry : list) {
+    const std::string what = fmt::format("message {}", messages.size() + 1);
+    if (!entry.is_object()) user_error("{} is not an object", what);
+    messages.push_back({json_string(entry, "role", what), json_string(entry, "content", what),
+                        is_trained(entry, what)});
+  }
+  return messages;
+}
 
 std::string_view to_string(ExampleKind kind) {
   return kKindNames.at(static_cast<std::size_t>(kind));
