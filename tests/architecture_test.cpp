@@ -1,4 +1,5 @@
-// The rules of docs/architecture.md, read from the source: who may include whom.
+// The rules of docs/architecture.md, read from the source: who may include whom, and that no code
+// reads messages.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -184,6 +185,68 @@ TEST(Architecture, CudaHeadersStayInTheirFolders) {
         EXPECT_FALSE(std::regex_match(included, cuda))
             << "src/" << file.name << " includes " << included;
   }
+}
+
+// Messages are for people: code decides by types (RankFailure, StopCause, exit codes). This finds
+//   - a search in a message where it is read: error.what() or failure.text with find(), contains(),
+//     starts_with(), …, a comparison, sscanf, regex or std::stoi;
+//   - the same in a variable that was made from a message up to 20 lines above;
+//   - a search for a word of the program's own log lines ("error: ", "stopped by ").
+// It reads line by line, and does not follow a message into another function.
+const char* const kMessage = "(what\\(\\)|failure(\\(\\))?\\.text)";
+
+// `text`: a message or the name of a variable, as a regular expression.
+bool searches(const std::string& line, const std::string& text) {
+  const std::regex search(
+      "\\b" + text + "\\)?(\\.(find|rfind|find_\\w+|contains|starts_with|ends_with|compare)\\(" +
+      "|\\s*[!=]=\\s*\")" + "|(sscanf|regex_\\w+|stoi|stoll|strto\\w+)\\([^;]*\\b" + text);
+  return std::regex_search(line, search);
+}
+
+std::vector<std::string> read_messages(const std::vector<std::string>& lines) {
+  static const std::regex made(std::string("(\\w+)(\\(| = |\\{)(std::string\\()?[\\w.>()-]*\\b") +
+                               kMessage + "[;)}]");
+  static const std::regex own_log("(find|contains|starts_with)\\(\"(error: |stopped by )");
+  std::vector<std::string> found;
+  std::map<std::string, std::size_t> variables;  // made from a message, and in which line
+  std::smatch match;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string& line = lines[i];
+    const auto has = [&](const std::string& word) { return line.find(word) != std::string::npos; };
+    const bool message = has("what()") || has(".text");
+    bool reads = (message && searches(line, kMessage)) ||
+                 ((has("error: ") || has("stopped by ")) && std::regex_search(line, own_log));
+    for (const auto& [name, made_in] : variables)
+      reads = reads || (i - made_in <= 20 && has(name) && searches(line, name + "\\b"));
+    if (reads) found.push_back(line);
+    if (message && std::regex_search(line, match, made)) variables[match[1].str()] = i;
+  }
+  return found;
+}
+
+TEST(Architecture, NoCodeReadsMessages) {
+  // They show a message of nlohmann::json without its prefix "[json.exception.…] ".
+  const std::set<std::string> prefix_removed = {
+      "cli/data/codec_commands.cpp", "model/hf_config.cpp", "serve/http/json_fields.cpp"};
+  for (const SourceFile& file : source_files())
+    if (!prefix_removed.contains(file.name)) {
+      for (const std::string& line : read_messages(file.lines))
+        ADD_FAILURE() << "src/" << file.name << " decides by a message: " << line;
+    }
+  using Lines = std::vector<std::string>;
+  for (const Lines& bad : std::vector<Lines>{
+           {"if (std::string(error.what()).find(\"rank\") != npos) return;"},
+           {"if (attempt.failure.text.starts_with(\"rank 0\")) return;"},
+           {"std::sscanf(error.what(), \"rank %d\", &rank);"},
+           {"if (line.find(\"stopped by SIG\") != npos) return true;"},
+           {"const std::string text = error.what();", "", "if (text == \"no space\") return;"},
+           {"std::string_view why(failure.failure().text);", "const int rank = why.find(':');"}})
+    EXPECT_FALSE(read_messages(bad).empty()) << bad.front();
+  for (const Lines& good :
+       std::vector<Lines>{{"user_error(\"{}: {}\", file, error.what());"},
+                          {"const std::string text = error.what();", "log_warning(\"{}\", text);"},
+                          {"if (failure.kind == FailureKind::Lost) return failure.text;"}})
+    EXPECT_TRUE(read_messages(good).empty()) << good.front();
 }
 
 TEST(Architecture, FilesHaveOneSubject) {

@@ -110,8 +110,7 @@ std::unique_ptr<World> make_world(Trace* trace) {
 }
 
 DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
-                              std::function<void(const CommunicationFailure&)> on_failure,
-                              Trace* trace) {
+                              std::function<void(const RankFailure&)> on_failure, Trace* trace) {
   void* stream = cuda_stream(backend);
   if (stream == nullptr || hosts.size() == 1) return {};
   const CudaDevice gpu = cuda_device_of(backend);

@@ -7,8 +7,8 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
-#include "comm/blame.h"
 #include "comm/communicator.h"
+#include "comm/rank_failure.h"
 #include "core/trace.h"
 #include "plan/machines/machine.h"
 #include "train/config/config.h"
@@ -43,7 +43,7 @@ struct DeviceWorld {
   std::optional<std::string> network = {};  // between nodes; empty: not known; none: no NCCL there
 };
 DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
-                              std::function<void(const CommunicationFailure&)> on_failure,
+                              std::function<void(const RankFailure&)> on_failure,
                               Trace* trace = nullptr);
 
 // The index of the GPU that cuda.device names: an index, a UUID or the beginning of one, a PCI id,

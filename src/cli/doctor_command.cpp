@@ -164,7 +164,7 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   CommConfig comm = config ? config->comm : CommConfig{};
   comm.allow_sockets = true;  // judged below, after everything else was measured
   devices = make_device_world(job.world(), *backend, comm,
-                              [&job](const CommunicationFailure& error) { job.abort(error); });
+                              [&job](const RankFailure& failure) { job.abort(failure); });
   options.network = devices.network;
   World& world = devices.gpus ? *devices.gpus : job.world();
   const Diagnosis diagnosis = diagnose(job.world(), world, *backend, options);

@@ -111,7 +111,7 @@ void with_engine(Job& job, const EngineArguments& a, const ModelFiles& files,
     // Sums in rank order give the same bits in every run. The other ranks wait for the next
     // request as long as it takes.
     devices = make_device_world(world, *backend, {.deterministic = true, .timeout_s = 1e9},
-                                [&job](const CommunicationFailure& error) { job.abort(error); });
+                                [&job](const RankFailure& failure) { job.abort(failure); });
     group =
         (devices.gpus ? *devices.gpus : world).split("tensor", world.rank() / tensor, world.rank());
   } else {

@@ -18,7 +18,6 @@
 #include "core/error.h"
 #include "core/exit_code.h"
 #include "core/log.h"
-#include "train/health.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -72,17 +71,19 @@ Lifeline::Callbacks Job::lifeline_callbacks() {
   return {.on_message = [](int rank,
                            const std::string& text) { log_warning("rank {}: {}", rank, text); },
           .on_failure =
-              [this](const RankFailure& failure) {
+              [this](const RankFailure& failure, const std::vector<std::string>& positions) {
                 log_message(LogLevel::Error, failure.text);
-                tell_supervisor(failure.exit_code, failure.text, failure.blame);
+                tell_supervisor(failure);
                 const std::lock_guard lock(mutex_);
-                if (on_failure_) after_failure_ = on_failure_(failure);
+                if (on_failure_) after_failure_ = on_failure_(failure, positions);
               },
           .end =
               [this](const RankFailure& failure) {
-                const bool lost = failure.rank == 0 && failure.blame.fault != FaultKind::Error;
-                if (lost && world_->rank() == 1) fmt::print(stderr, "error: {}\n", failure.text);
-                end_process(failure.exit_code);
+                const bool lost =
+                    failure.kind == FailureKind::Lost || failure.kind == FailureKind::Silent;
+                if (lost && failure.rank() == 0 && world_->rank() == 1)
+                  fmt::print(stderr, "error: {}\n", failure.text);
+                end_process(failure.exit_code());
               },
           .positions = [this](int lost) { return positions_here(*recorder_, flight_key_, lost); },
           .waiting_s = [this] { return recorder_->waiting_s(); },
@@ -141,8 +142,8 @@ void Job::set_limits(double silence_s, double call_s) {
   if (lifeline_) lifeline_->set_limits(silence_s, call_s);
 }
 
-void Job::tell_supervisor(int exit_code, const std::string& text, const Blame& blame) {
-  if (link_) link_->ended(exit_code, text, blame);
+void Job::tell_supervisor(const RankFailure& failure) {
+  if (link_) link_->ended({.exit_code = failure.exit_code(), .failure = failure});
 }
 
 void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }
@@ -151,26 +152,17 @@ void Job::check_agreement(const Facts& facts) { kintsugi::check_agreement(*contr
 
 std::string Job::broadcast_text(const std::string& text) { return text_of(*control_, 0, text); }
 
-void Job::abort(const std::string& text, int exit_code) {
-  abort(text, exit_code,
-        {.fault = FaultKind::Error, .ranks = {world_->rank()}, .node = node_name()});
+void Job::abort(const RankFailure& failure) {
+  if (!lifeline_) return tell_supervisor(failure);
+  lifeline_->fail(failure);
+  end_process(failure.exit_code());  // no destructors: pending collectives use this rank's memory
 }
 
-void Job::abort(const CommunicationFailure& error) {
-  abort(error.what(), exit_code::kFailure, error.blame());
-}
-
-void Job::abort(const std::string& text, int exit_code, const Blame& blame) {
-  if (!lifeline_) return tell_supervisor(exit_code, text, blame);
-  lifeline_->fail(text, exit_code, blame);
-  end_process(exit_code);  // no destructors: pending collectives still use this rank's memory
-}
-
-void Job::report_shared_error(const std::string& text, int exit_code) {
-  tell_supervisor(exit_code, text);
-  if (!lifeline_) return;
+void Job::report_shared_error(const RankFailure& failure) {
+  if (!lifeline_) return tell_supervisor(failure);
+  if (world_->rank() == 0) tell_supervisor(lifeline_->with_nodes(failure));
   // Before any rank exits: a launcher ends the job at the first non-zero exit code.
-  if (world_->rank() == 0) log_message(LogLevel::Error, text);
+  if (world_->rank() == 0) log_message(LogLevel::Error, failure.text);
   lifeline_->goodbye();
   redirect_log([](LogLevel, std::string_view) {});
 }
@@ -179,24 +171,18 @@ void Job::run(const std::function<void()>& work) {
   try {
     work();
     if (lifeline_) lifeline_->goodbye();
-    tell_supervisor(exit_code_, "");
+    const bool stopped = stop_ != StopCause::None;
+    if (link_)
+      link_->ended(
+          {.exit_code = stopped ? exit_code::kStopped : exit_code::kFinished, .stop = stop_});
   } catch (const SharedUserError& error) {
-    report_shared_error(error.what(), exit_code::kMistake);
-    throw;
-  } catch (const Diverged& error) {
-    report_shared_error(error.what(), exit_code::kDiverged);
+    report_shared_error(error.failure());
     throw;
   } catch (const SharedFailure& error) {
-    report_shared_error(error.what(), exit_code::kFailure);
-    throw;
-  } catch (const UserError& error) {
-    abort(error.what(), exit_code::kMistake);
-    throw;
-  } catch (const CommunicationFailure& error) {
-    abort(error);
+    report_shared_error(error.failure());
     throw;
   } catch (const std::exception& error) {
-    abort(error.what(), exit_code::kFailure);
+    abort(failure_of(error, {world_->rank(), node_name()}));
     throw;
   }
 }
@@ -211,8 +197,8 @@ JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommCon
                      Trace* trace)
     : hosts_(job.world()),
       devices_(make_device_world(
-          job.world(), backend, comm,
-          [&job](const CommunicationFailure& error) { job.abort(error); }, trace)) {
+          job.world(), backend, comm, [&job](const RankFailure& failure) { job.abort(failure); },
+          trace)) {
   World* hosts = &hosts_;
   sum_in_rank_order(*hosts, comm.deterministic);
   World* devices = devices_.gpus ? devices_.gpus.get() : hosts;

@@ -34,7 +34,8 @@ class Job {
   // Sets a callback that runs on rank 0, in another thread, when a rank fails. The other ranks are
   // told only after it: it must be brief. What it returns, unless it is empty, runs after that,
   // before the process ends, which waits for it at most five seconds.
-  using FailureListener = std::function<std::function<void()>(const RankFailure&)>;
+  using FailureListener = std::function<std::function<void()>(
+      const RankFailure&, const std::vector<std::string>& positions)>;
   void on_failure(FailureListener listener);
   // Sets a callback that runs on rank 0, in another thread, when the supervisor asks the run to
   // stop or is lost.
@@ -42,8 +43,8 @@ class Job {
   // Sets a callback that runs, in another thread, before this process ends without destructors:
   // because a rank has failed (it waits at most two seconds), or by a second Ctrl-C.
   void on_exit(std::function<void()> listener);
-  // What run() reports to the supervisor if nothing fails.
-  void set_exit_code(int exit_code) { exit_code_ = exit_code; }
+  // The run has stopped before its last step: what run() reports to the supervisor.
+  void set_stopped(StopCause cause) { stop_ = cause; }
   // When a rank is given up (LifelineLimits). All ranks call it with the same values.
   void set_limits(double silence_s, double call_s);
   FlightRecorder& recorder() { return *recorder_; }
@@ -53,9 +54,8 @@ class Job {
   void check_agreement(const Facts& facts);
   // Collective: returns the text of rank 0.
   std::string broadcast_text(const std::string& text);
-  // Ends the job because this rank has failed; callable from any thread.
-  void abort(const std::string& text, int exit_code = 1);
-  void abort(const CommunicationFailure& error);  // of which other ranks may be guilty
+  // Ends the job because of a failure that this rank has noticed; callable from any thread.
+  void abort(const RankFailure& failure);
 
  private:
   friend class JobGroups;
@@ -64,9 +64,8 @@ class Job {
   // Ends the process after the callbacks of on_exit and on_failure, without destructors.
   [[noreturn]] void end_process(int exit_code);
   // Reports an error that all ranks know of.
-  void report_shared_error(const std::string& text, int exit_code);
-  void abort(const std::string& text, int exit_code, const Blame& blame);
-  void tell_supervisor(int exit_code, const std::string& text, const Blame& blame = {});
+  void report_shared_error(const RankFailure& failure);
+  void tell_supervisor(const RankFailure& failure);
 
   std::mutex mutex_;
   FailureListener on_failure_;
@@ -75,7 +74,7 @@ class Job {
   std::function<void()> on_exit_;
   std::mutex ending_;         // held by the thread that ends the process
   std::string stop_request_;  // that arrived before its listener
-  int exit_code_ = 0;
+  StopCause stop_ = StopCause::None;
   std::atomic<double> silence_s_ = LifelineLimits{}.silence_s;
   std::int64_t splits_ = 0;  // of recorded groups so far; the same on all ranks
   std::unique_ptr<World> world_;

@@ -11,11 +11,10 @@
 #include <iostream>
 #include <system_error>
 
+#include "comm/rank_failure.h"
 #include "core/error.h"
-#include "core/exit_code.h"
 #include "core/free_memory.h"
 #include "core/log.h"
-#include "train/health.h"
 
 namespace kintsugi {
 namespace {
@@ -47,9 +46,7 @@ int report(const std::exception& error) {
   if (system != nullptr && output_failed())  // from fmt::print
     return report_output(system->code().value());
   log_message(LogLevel::Error, error.what());
-  if (dynamic_cast<const UserError*>(&error) != nullptr) return exit_code::kMistake;
-  return dynamic_cast<const Diverged*>(&error) != nullptr ? exit_code::kDiverged
-                                                          : exit_code::kFailure;
+  return failure_of(error, {}).exit_code();
 }
 
 int finish_process(int code) {

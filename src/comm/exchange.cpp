@@ -76,27 +76,14 @@ ExchangeCounts exchange_counts(Communicator& group, Backend& backend, Tensor rec
 
 namespace {
 
-constexpr std::size_t kMaxErrorBytes = 16 << 10;
-
-// Runs the work and returns 'D', 'U' or 'F' followed by the error message; empty on success.
+// The failure that `work` ends with, as a message; empty on success.
 std::string error_of(const std::function<void()>& work) {
-  std::string text;
   try {
     work();
-  } catch (const DamagedFile& error) {
-    text = std::string("D") + error.what();
-  } catch (const UserError& error) {
-    text = std::string("U") + error.what();
   } catch (const std::exception& error) {
-    text = std::string("F") + error.what();
+    return to_message(failure_of(error, {}));
   }
-  if (text.size() > kMaxErrorBytes) text.resize(kMaxErrorBytes);
-  return text;
-}
-
-std::int64_t reduced(Communicator& group, std::int64_t value, ReduceOp op) {
-  group.wait(group.all_reduce(Tensor(&value, DType::I64, {1}), op));
-  return value;
+  return "";
 }
 
 }  // namespace
@@ -104,20 +91,27 @@ std::int64_t reduced(Communicator& group, std::int64_t value, ReduceOp op) {
 void together(Communicator& group, const std::function<void()>& work) {
   const std::string error = error_of(work);
   const std::int64_t size = group.size();
-  const std::int64_t highest =
-      reduced(group, error.empty() ? 0 : size - group.rank(), ReduceOp::Max);
+  std::int64_t highest = error.empty() ? 0 : size - group.rank();
+  group.wait(group.all_reduce(Tensor(&highest, DType::I64, {1}), ReduceOp::Max));
   if (highest == 0) return;
   const auto first = static_cast<int>(size - highest);  // the lowest rank that threw
   const std::string shared = text_of(group, first, error);
-  const std::int64_t alike = reduced(group, error == shared ? 1 : 0, ReduceOp::Sum);
-  std::string who;
-  if (alike < size)
-    who = alike == 1 ? fmt::format("rank {}: ", first)
-                     : fmt::format("rank {} and {} more: ", first, alike - 1);
-  const std::string message = who + shared.substr(1);
-  if (shared[0] == 'D') throw SharedDamagedFile(message);
-  if (shared[0] == 'U') throw SharedUserError(message);
-  throw SharedFailure(message);
+  std::int64_t own = error == shared ? 1 : 0;
+  std::vector<std::int64_t> alike(static_cast<std::size_t>(size));
+  group.wait(
+      group.all_gather(Tensor(alike.data(), DType::I64, {size}), Tensor(&own, DType::I64, {1})));
+  const std::int64_t count = std::accumulate(alike.begin(), alike.end(), std::int64_t{0});
+  RankFailure failure = failure_from_message(shared);
+  if (failure.rank() < 0) {  // of the ranks that threw it
+    failure.culprits.clear();
+    for (int rank = 0; count < size && rank < size; ++rank)
+      if (alike[static_cast<std::size_t>(rank)] == 1) failure.culprits.push_back({.rank = rank});
+  }
+  if (count < size)
+    failure.text =
+        fmt::format("rank {}{}: {}", first,
+                    count == 1 ? "" : fmt::format(" and {} more", count - 1), failure.text);
+  throw_shared(std::move(failure));
 }
 
 }  // namespace kintsugi

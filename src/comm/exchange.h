@@ -5,25 +5,11 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "core/error.h"
+#include "comm/rank_failure.h"
 
 namespace kintsugi {
 
 class Backend;
-
-// Errors that all ranks throw together, so that no rank has to report them to the others.
-class SharedUserError : public UserError {
- public:
-  using UserError::UserError;
-};
-class SharedDamagedFile : public SharedUserError {
- public:
-  using SharedUserError::SharedUserError;
-};
-class SharedFailure : public Failure {
- public:
-  using Failure::Failure;
-};
 
 // All ranks of the group call these functions. They use host memory.
 
@@ -41,9 +27,9 @@ std::string text_of(Communicator& group, int root, const std::string& text);
 ExchangeCounts exchange_counts(Communicator& group, Backend& backend, Tensor received, Tensor sent);
 
 // Runs `work` on all ranks. If it throws on any rank, all ranks throw the error of the lowest such
-// rank, prefixed with the rank unless all threw the same error; so no rank continues alone. `work`
-// must not call collectives, because a rank that threw would not take part. Costs one all-reduce of
-// one number if nothing throws.
+// rank (throw_shared), so no rank continues alone. The ranks that threw the same error are its
+// culprits and are named in its text, unless all did. `work` must not call collectives, because a
+// rank that threw would not take part. Costs one all-reduce of one number if nothing throws.
 void together(Communicator& group, const std::function<void()>& work);
 
 }  // namespace kintsugi

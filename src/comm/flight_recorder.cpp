@@ -346,12 +346,16 @@ struct Finding {
   std::string text;
   double waited_s = -1;
   bool cause = false;  // otherwise the missing ranks themselves wait, in another group
-  std::vector<std::int64_t> culprits;
+  std::vector<Culprit> culprits;
 
   bool before(const Finding& other) const {
     return cause != other.cause ? cause : waited_s > other.waited_s;
   }
 };
+
+Culprit culprit_of(const Member& member) {
+  return {.rank = static_cast<int>(member.rank->rank), .node = member.rank->node};
+}
 
 // The two ends of a pipeline connection make different calls.
 bool is_collective(Collective kind) {
@@ -392,7 +396,7 @@ Finding missing_message(const Member& waiting, const FlightPosition::Call& call,
                       call_text(*waiting.group, call.number), ranks_text({waiting})),
           waiting.group->waiting_s,
           true,
-          {peer->rank->rank}};
+          {culprit_of(*peer)}};
 }
 
 Finding missing_call(const std::vector<Member>& members) {
@@ -422,15 +426,14 @@ Finding missing_call(const std::vector<Member>& members) {
              false,
              {}};
   for (const Member& member : missing)
-    if (!waits(*member.rank)) finding.culprits.push_back(member.rank->rank);
+    if (!waits(*member.rank)) finding.culprits.push_back(culprit_of(member));
   finding.cause = !finding.culprits.empty();
   return finding;
 }
 
 }  // namespace
 
-std::string diagnose(const std::vector<FlightPosition>& positions,
-                     std::vector<std::int64_t>* culprits) {
+RankFailure diagnose(const std::vector<FlightPosition>& positions) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Member>> groups;
   std::set<std::int64_t> seen;
   for (const FlightPosition& position : positions)
@@ -443,8 +446,9 @@ std::string diagnose(const std::vector<FlightPosition>& positions,
     if (finding.text.empty()) finding = missing_call(members);
     if (!finding.text.empty() && finding.before(first)) first = std::move(finding);
   }
-  if (culprits != nullptr) *culprits = first.culprits;
-  return first.text;
+  return {.kind = first.culprits.empty() ? FailureKind::Unknown : FailureKind::Stuck,
+          .culprits = std::move(first.culprits),
+          .text = std::move(first.text)};
 }
 
 }  // namespace kintsugi

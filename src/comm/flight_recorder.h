@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/rank_failure.h"
 #include "core/collective.h"
 
 namespace kintsugi {
@@ -39,11 +40,10 @@ std::string to_json(const FlightPosition& position);
 std::optional<FlightPosition> position_from_json(const std::string& text);
 
 // Names the first call that not all ranks of a group have made, the ranks that are missing and
-// those that wait; or two ranks whose calls of the same number differ. Empty if there is none.
-// `culprits` receives the ranks that are at fault: they have not made the call and wait for no
-// other one. Empty if they are unknown, as of two ranks whose calls differ.
-std::string diagnose(const std::vector<FlightPosition>& positions,
-                     std::vector<std::int64_t>* culprits = nullptr);
+// those that wait; or two ranks whose calls of the same number differ. No text if there is none.
+// The ranks that have not made the call and wait for no other one are at fault (Stuck). There may
+// be none: of two ranks whose calls differ, nobody knows which is wrong.
+RankFailure diagnose(const std::vector<FlightPosition>& positions);
 
 class FlightRecorder;
 

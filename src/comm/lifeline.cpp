@@ -39,32 +39,11 @@ void raise_file_limit(int count) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// "exit code, rank, fault, number of blamed ranks, those, text" as one string.
-std::string pack(const RankFailure& failure) {
-  std::string blamed = std::to_string(failure.blame.ranks.size());
-  for (const int rank : failure.blame.ranks) blamed += fmt::format(" {}", rank);
-  return fmt::format("{} {} {} {} {}", failure.exit_code, failure.rank,
-                     static_cast<int>(failure.blame.fault), blamed, failure.text);
-}
-
 std::vector<FlightPosition> parse_positions(const std::vector<std::string>& texts) {
   std::vector<FlightPosition> positions;
   for (const std::string& text : texts)
     if (auto position = position_from_json(text)) positions.push_back(std::move(*position));
   return positions;
-}
-
-RankFailure unpack(const std::string& packed) {
-  RankFailure failure;
-  std::istringstream stream(packed);
-  int fault = 0;
-  std::size_t blamed = 0;
-  stream >> failure.exit_code >> failure.rank >> fault >> blamed;
-  failure.blame.fault = static_cast<FaultKind>(fault);
-  for (int rank = 0; blamed > 0 && stream >> rank; --blamed) failure.blame.ranks.push_back(rank);
-  stream.get();
-  failure.text.assign(std::istreambuf_iterator<char>(stream), {});
-  return failure;
 }
 
 // Broadcasts the text of rank 0.
@@ -193,20 +172,16 @@ void Lifeline::send_to_first(char type, const std::string& text) {
   peers_[0].socket.send(type, text);
 }
 
-void Lifeline::fail(const std::string& text, int exit_code) {
-  fail(text, exit_code, {.fault = FaultKind::Error, .ranks = {rank_}});
-}
-
-void Lifeline::fail(const std::string& text, int exit_code, Blame blame) {
-  RankFailure failure{rank_, exit_code, fmt::format("rank {}: {}", rank_, text), std::move(blame)};
-  if (rank_ == 0) failure.blame = with_node(std::move(failure.blame));
-  if (size_ == 1) return callbacks_.on_failure(failure);
+void Lifeline::fail(RankFailure failure) {
+  failure.text = fmt::format("rank {}: {}", rank_, failure.text);
+  if (rank_ == 0) failure = with_nodes(std::move(failure));
+  if (size_ == 1) return callbacks_.on_failure(failure, {});
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::Over) return;
     own_failure_ = failure;
   }
-  if (rank_ != 0) send_to_first(kFail, pack(failure));
+  if (rank_ != 0) send_to_first(kFail, to_message(failure));
   set_state(State::Failing);
   wait_until_over(kReportSeconds);
 }
@@ -300,24 +275,23 @@ int Lifeline::silent_peer() {
   return -1;
 }
 
-RankFailure Lifeline::lost(int rank, FaultKind fault, const std::string& why) const {
+RankFailure Lifeline::lost(int rank, FailureKind kind, const std::string& why) const {
   const std::string& node = peers_[rank_ == 0 ? static_cast<std::size_t>(rank) : 0].node;
-  return {rank,
-          1,
-          fmt::format("rank {} was lost{}: {}", rank,
-                      one_node_ ? "" : fmt::format(" on node {}", node), why),
-          {.fault = fault, .ranks = {rank}, .node = node}};
+  return {.kind = kind,
+          .culprits = {{rank, node}},
+          .text = fmt::format("rank {} was lost{}: {}", rank,
+                              one_node_ ? "" : fmt::format(" on node {}", node), why)};
 }
 
 // ---- rank 0
 
 RankFailure Lifeline::given_up_by(int rank, const std::string& silence_s) const {
-  return {
-      0,
-      1,
-      fmt::format("rank 0 was stopped{}: rank {} had no sign of life from it for {} s, and ended",
-                  one_node_ ? "" : fmt::format(" on node {}", node_name()), rank, silence_s),
-      {.fault = FaultKind::Hung, .ranks = {0}, .node = node_name()}};
+  return {.kind = FailureKind::Silent,
+          .culprits = {{0, node_name()}},
+          .text = fmt::format(
+              "rank 0 was stopped{}: rank {} had no sign of life from it for {} s, and "
+              "ended",
+              one_node_ ? "" : fmt::format(" on node {}", node_name()), rank, silence_s)};
 }
 
 std::string Lifeline::node_of(int rank) const {
@@ -325,12 +299,10 @@ std::string Lifeline::node_of(int rank) const {
   return rank > 0 && rank < static_cast<int>(peers_.size()) ? peers_[rank].node : "";
 }
 
-Blame Lifeline::with_node(Blame blame) const {
-  if (blame.ranks.empty()) return {};
-  blame.node = node_of(blame.rank());
-  const bool one_node = std::all_of(blame.ranks.begin(), blame.ranks.end(),
-                                    [&](int rank) { return node_of(rank) == blame.node; });
-  return one_node ? blame : Blame{};
+RankFailure Lifeline::with_nodes(RankFailure failure) const {
+  for (Culprit& culprit : failure.culprits)
+    if (culprit.node.empty()) culprit.node = node_of(culprit.rank);
+  return failure;
 }
 
 std::optional<RankFailure> Lifeline::read_peer(int rank) {
@@ -338,11 +310,7 @@ std::optional<RankFailure> Lifeline::read_peer(int rank) {
   const bool alive = peer.socket.read();
   peer.heard = Clock::now();
   while (const auto frame = peer.socket.next()) {
-    if (frame->type == kFail) {
-      RankFailure failure = unpack(frame->text);
-      failure.blame = with_node(std::move(failure.blame));
-      return failure;
-    }
+    if (frame->type == kFail) return with_nodes(failure_from_message(frame->text));
     if (frame->type == kGaveUp) return given_up_by(rank, frame->text);
     if (frame->type == kBeat) peer.waiting_s = std::atof(frame->text.c_str());
     if (frame->type == kPositions && frame->text.empty()) peer.answered = true;  // its last one
@@ -353,7 +321,7 @@ std::optional<RankFailure> Lifeline::read_peer(int rank) {
   if (alive) return {};
   peer.socket.close();
   if (peer.done) return {};
-  return lost(rank, FaultKind::Lost, kKilled);
+  return lost(rank, FailureKind::Lost, kKilled);
 }
 
 // Of several failures, a rank that is gone counts last: the launcher ends all ranks after the first
@@ -362,14 +330,14 @@ std::optional<RankFailure> Lifeline::read_peers(const std::vector<int>& input) {
   std::optional<RankFailure> first;
   for (const int rank : input) {
     std::optional<RankFailure> failure = read_peer(rank);
-    if (failure && (!first || first->blame.fault == FaultKind::Lost)) first = std::move(failure);
+    if (failure && (!first || first->kind == FailureKind::Lost)) first = std::move(failure);
   }
   return first;
 }
 
-std::vector<std::string> Lifeline::ask_positions(int lost) {
+void Lifeline::ask_positions(int lost) {
   answers_.clear();
-  if (!callbacks_.positions) return {};
+  if (!callbacks_.positions) return;
   for (const std::string& own : callbacks_.positions(lost)) answers_.push_back(own);
   std::vector<Peer*> asked;
   for (std::size_t i = 1; i < peers_.size(); ++i) {
@@ -383,7 +351,6 @@ std::vector<std::string> Lifeline::ask_positions(int lost) {
   const auto deadline = Clock::now() + kAskTime;
   while (std::any_of(asked.begin(), asked.end(), missing) && Clock::now() < deadline)
     for (const int rank : wait_for_input(deadline - Clock::now())) (void)read_peer(rank);
-  return std::move(answers_);
 }
 
 std::optional<RankFailure> Lifeline::find_stuck() {
@@ -396,13 +363,11 @@ std::optional<RankFailure> Lifeline::find_stuck() {
       waiting = static_cast<int>(i);
     }
   if (longest <= call_s_) return {};
-  RankFailure failure{.rank = waiting, .exit_code = 1, .text = {}, .positions = ask_positions(-1)};
-  std::vector<std::int64_t> culprits;
-  const std::string diagnosis = diagnose(parse_positions(failure.positions), &culprits);
-  failure.blame = with_node(hung_ranks({culprits.begin(), culprits.end()}));
+  ask_positions(-1);
+  RankFailure failure = diagnose(parse_positions(answers_));
+  if (failure.text.empty()) failure.text = fmt::format("rank {} waits for a call", waiting);
   failure.text =
-      fmt::format("no progress for {:.0f} s (comm.timeout_s): {}", longest,
-                  diagnosis.empty() ? fmt::format("rank {} waits for a call", waiting) : diagnosis);
+      fmt::format("no progress for {:.0f} s (comm.timeout_s): {}", longest, failure.text);
   return failure;
 }
 
@@ -415,16 +380,16 @@ void Lifeline::watch_peers() {
       if (stop_) return;
       state = state_;
     }
-    if (state == State::Failing) return end_job(*own_failure());
+    if (state == State::Failing) return end_job(*own_failure(), From::This);
     std::optional<RankFailure> failure = read_peers(input);
     if (!failure)
       if (const int rank = silent_peer(); rank >= 0)
-        failure = lost(rank, FaultKind::Hung,
+        failure = lost(rank, FailureKind::Silent,
                        fmt::format("no sign of life for {:.0f} s (stopped, or its node is "
                                    "down)",
                                    silence_limit_s()));
     if (!failure) failure = find_stuck();
-    if (failure) return end_job(std::move(*failure));
+    if (failure) return end_job(std::move(*failure), From::Others);
     const bool all_done =
         std::all_of(peers_.begin() + 1, peers_.end(), [](const Peer& peer) { return peer.done; });
     if (state == State::Leaving && all_done) {
@@ -437,21 +402,19 @@ void Lifeline::watch_peers() {
 }
 
 // Reports a failure, notifies the other ranks, and ends this process.
-void Lifeline::end_job(RankFailure failure) {
+void Lifeline::end_job(RankFailure failure, From from) {
   // Not if rank 0 itself was given up: the others are gone, and the launcher will kill it soon.
-  const bool lost = failure.rank != 0 && failure.blame.fault != FaultKind::Error &&
-                    failure.blame.ranks == std::vector{failure.rank};
-  if (lost) {
-    failure.positions = ask_positions(failure.rank);
-    if (const std::string diagnosis = diagnose(parse_positions(failure.positions));
-        !diagnosis.empty())
-      failure.text += "; " + diagnosis;
+  if (failure.rank() != 0 &&
+      (failure.kind == FailureKind::Lost || failure.kind == FailureKind::Silent)) {
+    ask_positions(failure.rank());
+    if (const std::string found = diagnose(parse_positions(answers_)).text; !found.empty())
+      failure.text += "; " + found;
   }
-  callbacks_.on_failure(failure);
+  callbacks_.on_failure(failure, answers_);
   for (Peer& peer : peers_)
-    if (peer.socket) peer.socket.send(kFail, pack(failure));
+    if (peer.socket) peer.socket.send(kFail, to_message(failure));
   set_state(State::Over);
-  if (failure.rank != 0 || !own_failure()) callbacks_.end(failure);
+  if (from == From::Others) callbacks_.end(failure);
 }
 
 // ---- the other ranks
@@ -470,17 +433,17 @@ void Lifeline::watch_first() {
       first.heard = Clock::now();
       for (auto frame = first.socket.next(); frame && !failure; frame = first.socket.next()) {
         if (frame->type == kEnd) return;
-        if (frame->type == kFail) failure = unpack(frame->text);
+        if (frame->type == kFail) failure = failure_from_message(frame->text);
         if (frame->type != kAskPositions || !callbacks_.positions) continue;
         for (const std::string& text : callbacks_.positions(std::atoi(frame->text.c_str())))
           send_to_first(kPositions, text);
         send_to_first(kPositions, "");
       }
-      if (!failure && !alive) failure = lost(0, FaultKind::Lost, kKilled);
+      if (!failure && !alive) failure = lost(0, FailureKind::Lost, kKilled);
     }
     if (!failure && silent_peer() >= 0) {
       const std::string silence_s = fmt::format("{:.0f}", silence_limit_s());
-      failure = lost(0, FaultKind::Hung, fmt::format("no sign of life for {} s", silence_s));
+      failure = lost(0, FailureKind::Silent, fmt::format("no sign of life for {} s", silence_s));
       send_to_first(kGaveUp, silence_s);
     }
     if (!failure) continue;

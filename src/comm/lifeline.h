@@ -10,21 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "comm/blame.h"
 #include "comm/communicator.h"
+#include "comm/rank_failure.h"
 #include "comm/socket.h"
 
 namespace kintsugi {
-
-struct RankFailure {
-  int rank = 0;  // that was lost or reported the failure, for example because it waited in vain
-  int exit_code = 1;
-  std::string text;  // "rank 3: …" or "rank 3 was lost: …"
-  Blame blame = {};  // its node is known on rank 0
-  // Where the ranks were (FlightPosition as JSON); only on rank 0, and only if a rank was lost,
-  // did not answer or did not make a call.
-  std::vector<std::string> positions = {};
-};
 
 // When a rank is given up. 0: never.
 struct LifelineLimits {
@@ -52,10 +42,12 @@ class Lifeline {
   struct Callbacks {
     // On rank 0: a message (a warning) from a rank.
     std::function<void(int rank, const std::string& text)> on_message;
-    // On rank 0, once, for the first failure, which may be its own: log it and flush.
-    std::function<void(const RankFailure&)> on_failure;
-    // On every rank except the one that called fail(): exit the process with exit_code. The main
-    // thread may wait for a rank that is gone.
+    // On rank 0, once, for the first failure, which may be its own: log it and flush. `positions`:
+    // where the ranks were (FlightPosition as JSON), if a rank was lost, did not answer or did not
+    // make a call.
+    std::function<void(const RankFailure&, const std::vector<std::string>& positions)> on_failure;
+    // On every rank except the one that called fail(): exit the process with its exit code. The
+    // main thread may wait for a rank that is gone.
     std::function<void(const RankFailure&)> end;
     // Optional, on every rank. The position of this rank as JSON, and that of the rank `lost` (-1:
     // none) if its record is on this node.
@@ -75,13 +67,13 @@ class Lifeline {
   // All ranks call it with the same values.
   void set_limits(double silence_s, double call_s);
   void say(const std::string& text);
-  // Reports that this rank failed; `blame`: because of others, or for an unknown reason. Returns
-  // after rank 0 has logged it and notified the others, or after a timeout; then the process may
-  // exit.
-  void fail(const std::string& text, int exit_code = 1);
-  void fail(const std::string& text, int exit_code, Blame blame);
+  // Reports that this rank failed, of which others may be guilty. Returns after rank 0 has logged
+  // it and notified the others, or after a timeout; then the process may exit.
+  void fail(RankFailure failure);
   // Reports that this rank is done. Returns when all ranks are done or one has failed.
   void goodbye();
+  // On rank 0: fills in the nodes of the culprits.
+  RankFailure with_nodes(RankFailure failure) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -101,7 +93,8 @@ class Lifeline {
   void watch();
   void watch_peers();  // rank 0
   void watch_first();  // the others
-  void end_job(RankFailure failure);
+  enum class From { This, Others };
+  void end_job(RankFailure failure, From from);
   std::vector<int> wait_for_input(Clock::duration timeout);
   // Sends beats that are due. Returns the time until the next ones.
   Clock::duration beat();
@@ -113,13 +106,11 @@ class Lifeline {
   std::optional<RankFailure> read_peers(const std::vector<int>& input);
   // Rank 0: a rank that waits for too long, and the rank that it waits for.
   std::optional<RankFailure> find_stuck();
-  // Rank 0: asks all ranks where they are.
-  std::vector<std::string> ask_positions(int lost);
-  RankFailure lost(int rank, FaultKind fault, const std::string& why) const;
+  // Rank 0: asks all ranks where they are, for answers_.
+  void ask_positions(int lost);
+  RankFailure lost(int rank, FailureKind kind, const std::string& why) const;
   // Rank 0: the ranks that gave this rank up while it was stopped.
   RankFailure given_up_by(int rank, const std::string& silence_s) const;
-  // Rank 0: fills in the node, if all blamed ranks are on the same one; otherwise nobody is blamed.
-  Blame with_node(Blame blame) const;
   std::string node_of(int rank) const;
   void set_state(State state);
   std::optional<RankFailure> own_failure();  // what fail() was called with

@@ -54,10 +54,10 @@ std::vector<LaneCalls> lane_calls_of(const std::string& text) {
   return lanes;
 }
 
-MissingRanks find_missing_ranks(const std::vector<int>& asked,
-                                const std::vector<std::optional<std::string>>& answers,
-                                const std::string& lane, std::int64_t number) {
-  MissingRanks missing;
+RankFailure find_missing_ranks(const std::vector<int>& asked,
+                               const std::vector<std::optional<std::string>>& answers,
+                               const std::string& lane, std::int64_t number) {
+  RankFailure missing;
   RankList silent, behind;
   // Without any answer, the network of this rank itself may be broken.
   const bool reachable =
@@ -65,7 +65,9 @@ MissingRanks find_missing_ranks(const std::vector<int>& asked,
   for (std::size_t i = 0; i < asked.size(); ++i) {
     if (!answers[i]) {
       silent.add(fmt::format("rank {}", asked[i]));
-      if (reachable) missing.culprits.push_back(asked[i]);
+      if (!reachable) continue;
+      missing.culprits.push_back({.rank = asked[i]});
+      if (missing.kind == FailureKind::Unknown) missing.kind = FailureKind::Silent;
       continue;
     }
     const std::vector<LaneCalls> lanes = lane_calls_of(*answers[i]);
@@ -75,7 +77,9 @@ MissingRanks find_missing_ranks(const std::vector<int>& asked,
     const bool waits = waits_itself(lanes);
     behind.add(fmt::format("rank {} (after {} calls{})", asked[i], started,
                            waits ? "; it waits for another call" : ""));
-    if (!waits) missing.culprits.push_back(asked[i]);
+    if (waits) continue;
+    missing.culprits.push_back({.rank = asked[i]});
+    missing.kind = FailureKind::Stuck;
   }
   if (silent.count == 0 && behind.count == 0)
     missing.text = "all its ranks have made that call: a GPU or the network hangs";

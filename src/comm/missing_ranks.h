@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/rank_failure.h"
+
 namespace kintsugi {
 
 // The calls of one rank in a lane: a group, or one direction between two ranks, whose calls run one
@@ -17,16 +19,11 @@ struct LaneCalls {
 std::string to_text(const std::vector<LaneCalls>& lanes);
 std::vector<LaneCalls> lane_calls_of(const std::string& text);  // leaves out damaged lines
 
-// What the other ranks of a lane answered about a call that does not finish.
-struct MissingRanks {
-  std::string text;
-  // The ranks that have not made the call although they wait for no call themselves, or that do
-  // not answer while others do. Empty: unknown.
-  std::vector<int> culprits = {};
-};
+// Who is at fault if a call of a lane does not finish: ranks that have not made it although they
+// wait for no call themselves (Stuck), and ranks that do not answer while others do (Silent).
 // `answers`: of the ranks `asked`, in their order; empty without an answer.
-MissingRanks find_missing_ranks(const std::vector<int>& asked,
-                                const std::vector<std::optional<std::string>>& answers,
-                                const std::string& lane, std::int64_t number);
+RankFailure find_missing_ranks(const std::vector<int>& asked,
+                               const std::vector<std::optional<std::string>>& answers,
+                               const std::string& lane, std::int64_t number);
 
 }  // namespace kintsugi

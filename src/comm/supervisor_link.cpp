@@ -70,12 +70,11 @@ void SupervisorLink::send_step() {
   socket_.send(kLinkStep, fmt::format("{} {}", callbacks_.step(), callbacks_.silence_s()));
 }
 
-void SupervisorLink::ended(int exit_code, const std::string& text, const Blame& blame) {
+void SupervisorLink::ended(const RunEnd& end) {
   send_step();
   const std::lock_guard lock(mutex_);
-  socket_.send(kLinkEnded,
-               fmt::format("{} {} {} {} {}", exit_code, blame.rank(), static_cast<int>(blame.fault),
-                           blame.node.empty() ? "-" : blame.node, text));
+  socket_.send(kLinkEnded, fmt::format("{} {} {}", end.exit_code, static_cast<int>(end.stop),
+                                       to_message(end.failure)));
 }
 
 void SupervisorLink::work() {
@@ -123,16 +122,16 @@ void SupervisorPort::read() {
     std::istringstream words(frame->text);
     if (frame->type == kLinkStep) words >> state_.step >> state_.silence_limit_s;
     if (frame->type != kLinkEnded || state_.end) continue;
-    End end;
-    int rank = -1, fault = 0;
-    words >> end.exit_code >> rank >> fault >> end.blame.node;
-    end.blame.fault = static_cast<FaultKind>(fault);
-    if (rank >= 0) end.blame.ranks = {rank};
-    if (end.blame.node == "-") end.blame.node.clear();
-    end.text = rest_of(words);
-    state_.end = end;
+    RunEnd end;
+    int stop = 0;
+    words >> end.exit_code >> stop;
+    end.stop = static_cast<StopCause>(stop);
+    end.failure = failure_from_message(rest_of(words));
+    state_.end = std::move(end);
   }
-  if (!alive) run_.close();
+  if (alive) return;
+  run_.close();
+  state_.closed = true;
 }
 
 const SupervisorPort::State& SupervisorPort::poll(std::chrono::milliseconds timeout) {

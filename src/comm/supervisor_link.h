@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/blame.h"
+#include "comm/rank_failure.h"
 #include "comm/socket.h"
 
 namespace kintsugi {
@@ -33,7 +33,7 @@ class SupervisorLink {
   SupervisorLink& operator=(const SupervisorLink&) = delete;
 
   // Thread-safe.
-  void ended(int exit_code, const std::string& text, const Blame& blame = {});
+  void ended(const RunEnd& end);
 
  private:
   SupervisorLink(Socket socket, Callbacks callbacks);
@@ -53,18 +53,14 @@ class SupervisorPort {
   explicit SupervisorPort(bool loopback_only);
   const std::string& address() const { return address_; }  // for kSupervisorVariable
 
-  struct End {
-    int exit_code = 1;
-    Blame blame = {};  // the first of the ranks
-    std::string text = {};
-  };
   struct State {
     bool connected = false;       // a run is connected, or was until it ended
     std::string node;             // of rank 0
     std::int64_t step = 0;        // the last step that has begun
     double silent_s = 0;          // since its last message
     double silence_limit_s = 30;  // when it is given up; 0: never
-    std::optional<End> end;       // the first one that it reported
+    bool closed = false;          // rank 0 is gone
+    std::optional<RunEnd> end;    // the first one that it reported
   };
   // Waits for messages, at most this long.
   const State& poll(std::chrono::milliseconds timeout);

@@ -17,7 +17,12 @@ class UserError : public std::runtime_error {
 // A file is missing, or is not as it was written.
 class DamagedFile : public UserError {
  public:
-  using UserError::UserError;
+  DamagedFile(std::string file, const std::string& text)
+      : UserError(text), file_(std::move(file)) {}
+  const std::string& file() const { return file_; }
+
+ private:
+  std::string file_;
 };
 
 // An error that valid input did not cause: a full disk, a broken invariant. Exit code 1.
@@ -37,8 +42,9 @@ template <class... Args>
 }
 
 template <class... Args>
-[[noreturn]] void damaged_file(fmt::format_string<Args...> format, Args&&... args) {
-  throw DamagedFile(fmt::format(format, std::forward<Args>(args)...));
+[[noreturn]] void damaged_file(std::string file, fmt::format_string<Args...> format,
+                               Args&&... args) {
+  throw DamagedFile(std::move(file), fmt::format(format, std::forward<Args>(args)...));
 }
 
 namespace detail {

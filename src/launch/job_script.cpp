@@ -103,8 +103,7 @@ fi
 // Sets `code`. A program that a signal killed has an exit code above 128.
 constexpr const char* kSupervise = R"(
 run={}
-rm -f "$run/launch/exit_code"
-touch "$run/launch/started"
+rm -f "$run/launch/exit_code" "$run/launch/asked_to_stop"
 # The supervisor starts the ranks. It is started again only if it was killed or has crashed.
 for attempt in {{1..20}}; do
   {} launch --supervise "$run"
@@ -119,12 +118,10 @@ status=$code
 if [ "$code" -eq 75 ]; then status=0; fi
 )";
 
-// A stop that somebody asked for ends the run; one by the time limit does not.
+// A stop that somebody asked for ends the run; one by the time limit does not. The run removes the
+// stop file that it has obeyed; the supervisor then leaves another one.
 constexpr const char* kAsked = R"(
-asked_to_stop() {
-  [ -e "$run/stop" ] && return
-  [ "$run/status.json" -nt "$run/launch/started" ] && grep -q '"reason": "stop file"' "$run/status.json"
-}
+asked_to_stop() { [ -e "$run/stop" ] || [ -e "$run/launch/asked_to_stop" ]; }
 )";
 
 constexpr const char* kRequeue =

@@ -30,7 +30,7 @@ int fruitless_attempts(const std::vector<LaunchAttempt>& attempts, std::int64_t 
 Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_before,
                 const RecoveryLimits& limits) {
   const LaunchAttempt& last = attempts.back();
-  if (last.exit_code != exit_code::kFailure) return {.exit_code = last.exit_code};
+  if (last.end.exit_code != exit_code::kFailure) return {.exit_code = last.end.exit_code};
   const int fruitless = fruitless_attempts(attempts, saved_before);
   if (fruitless >= limits.fruitless)
     return {
@@ -38,19 +38,31 @@ Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_b
         .pause_s = 0,
         .reason = fmt::format("{} attempts in a row saved no new step; the last one ended with: "
                               "{}",
-                              fruitless, last.text)};
+                              fruitless, last.end.failure.text)};
   const double pause = limits.first_pause_s * std::pow(3, std::max(fruitless - 1, 0));
-  return {.exit_code = {}, .pause_s = std::min(pause, limits.longest_pause_s), .reason = last.text};
+  return {.exit_code = {},
+          .pause_s = std::min(pause, limits.longest_pause_s),
+          .reason = last.end.failure.text};
 }
 
-NodeVerdict judge_node(const LaunchAttempt& attempt) {
-  const FaultKind fault = attempt.blame.fault;
-  if (attempt.exit_code != exit_code::kFailure || fault == FaultKind::Unknown ||
-      attempt.blame.node.empty())
-    return {};
-  if (fault == FaultKind::Error) return {.avoid = true};
-  return {.avoid = true,
-          .trouble = fault == FaultKind::Hung ? NodeTrouble::Hung : NodeTrouble::Lost};
+NodeVerdict judge_node(const RankFailure& failure) {
+  if (failure.node().empty()) return {};
+  switch (failure.kind) {
+    case FailureKind::Error:
+    case FailureKind::Misread:
+      return {.avoid = true};
+    case FailureKind::Lost:
+      return {.avoid = true, .trouble = NodeTrouble::Lost};
+    case FailureKind::Silent:
+    case FailureKind::Stuck:
+      return {.avoid = true, .trouble = NodeTrouble::Hung};
+    case FailureKind::Unknown:
+    case FailureKind::Mistake:
+    case FailureKind::DamagedFile:
+    case FailureKind::Diverged:
+      break;
+  }
+  return {};
 }
 
 std::optional<NodeChoice> choose_nodes(const JobDescription& job, const NodeStates& states,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/blame.h"
+#include "comm/rank_failure.h"
 #include "launch/job_description.h"
 #include "launch/node_ledger.h"
 
@@ -16,9 +16,7 @@ namespace kintsugi {
 
 // One start of the ranks, from its launch to its end.
 struct LaunchAttempt {
-  int exit_code = 1;       // core/exit_code.h
-  std::string text = {};   // why it ended
-  Blame blame = {};        // who is at fault
+  RunEnd end = {};
   std::int64_t step = 0;   // the last step that it began
   std::int64_t saved = 0;  // step of the newest checkpoint at its end; 0: none
   double began_s = 0;      // Unix time
@@ -52,8 +50,9 @@ struct NodeVerdict {
   std::optional<NodeTrouble> trouble = {};  // also by later jobs: for the ledger
 };
 // Nothing without a node that is known to be at fault. After an error that a rank reported itself,
-// which may be one of the program or of the data, later jobs may use its node.
-NodeVerdict judge_node(const LaunchAttempt& attempt);
+// which may be one of the program or of the data, and after a file that it could not read, later
+// jobs may use its node.
+NodeVerdict judge_node(const RankFailure& failure);
 
 // The state of the nodes of a job.
 struct NodeStates {

@@ -78,13 +78,17 @@ std::string describe(int status) {
 }
 
 nlohmann::json to_json(const LaunchAttempt& attempt, std::size_t number) {
-  nlohmann::json json{
-      {"attempt", number},        {"exit_code", attempt.exit_code}, {"text", attempt.text},
-      {"step", attempt.step},     {"saved", attempt.saved},         {"began", attempt.began_s},
-      {"ended", attempt.ended_s}, {"nodes", attempt.nodes},         {"rank", nullptr},
-      {"node", nullptr},          {"first_step_s", nullptr}};
-  if (attempt.blame.rank() >= 0) json["rank"] = attempt.blame.rank();
-  if (!attempt.blame.node.empty()) json["node"] = attempt.blame.node;
+  const RankFailure& failure = attempt.end.failure;
+  nlohmann::json json{{"attempt", number},        {"exit_code", attempt.end.exit_code},
+                      {"text", failure.text},     {"step", attempt.step},
+                      {"saved", attempt.saved},   {"began", attempt.began_s},
+                      {"ended", attempt.ended_s}, {"nodes", attempt.nodes},
+                      {"failure", nullptr},       {"rank", nullptr},
+                      {"node", nullptr},          {"first_step_s", nullptr}};
+  if (failure.kind != FailureKind::Unknown) json["failure"] = to_string(failure.kind);
+  if (failure.rank() >= 0) json["rank"] = failure.rank();
+  if (const std::string node = failure.node(); !node.empty()) json["node"] = node;
+  if (!failure.file.empty()) json["file"] = failure.file;
   if (attempt.first_step_s >= 0) json["first_step_s"] = attempt.first_step_s;
   json["noticed"] = nullptr;
   if (attempt.noticed_s > 0) json["noticed"] = attempt.noticed_s;
@@ -168,26 +172,18 @@ NodeStates Supervisor::node_states() const {
   return states;
 }
 
-void Supervisor::blame(const LaunchAttempt& attempt) {
-  const NodeVerdict verdict = judge_node(attempt);
-  const std::string& node = attempt.blame.node;
+void Supervisor::blame(const RankFailure& failure) {
+  const NodeVerdict verdict = judge_node(failure);
+  const std::string node = failure.node();
   if (!verdict.avoid || job_.local) return;
   std::erase(avoided_, node);
   avoided_.insert(avoided_.begin(), node);
   if (!verdict.trouble) return;
   try {
-    NodeLedger(ledger_).add(node, *verdict.trouble, attempt.text, std::time(nullptr), kLedgerDays);
+    NodeLedger(ledger_).add(node, *verdict.trouble, failure.text, std::time(nullptr), kLedgerDays);
   } catch (const std::exception& error) {
     log_warning("{}", error.what());
   }
-}
-
-bool Supervisor::stopped_without_a_step(const LaunchAttempt& attempt,
-                                        std::int64_t saved_before) const {
-  if (attempt.exit_code != exit_code::kStopped || attempt.saved > saved_before) return false;
-  std::ifstream file(fs::path(job_.run_dir) / "status.json");
-  const nlohmann::json status = nlohmann::json::parse(file, nullptr, false);
-  return status.is_object() && status.value("reason", "") == "wall time";
 }
 
 bool supervisor_is_here(const fs::path& run_dir) {
@@ -256,8 +252,7 @@ void Supervisor::take_over() {
     kill_session(leader);
     std::this_thread::sleep_for(kPoll);
   }
-  keep({.exit_code = exit_code::kFailure,
-        .text = "the supervisor was killed",
+  keep({.end = {.failure = {.text = "the supervisor was killed"}},
         .saved = saved_step(),
         .began_s = began_s,
         .ended_s = unix_time()});
@@ -280,26 +275,40 @@ void Supervisor::forward_stop() {
   port_.ask_to_stop(StopSignals::received());
 }
 
-Supervisor::GivenUp Supervisor::silent_rank_0(const SupervisorPort::State& state) {
-  return {fmt::format("rank 0 gave no sign of life for {:.0f} s (stopped, or its node is down)",
-                      state.silent_s),
-          {.fault = FaultKind::Hung, .ranks = {0}, .node = state.node}};
+std::optional<RankFailure> Supervisor::silent_rank_0(const SupervisorPort::State& state,
+                                                     double later_s) const {
+  const double limit_s = options_.silence_s.value_or(state.silence_limit_s + later_s);
+  if (!state.connected || state.silence_limit_s <= 0 || state.silent_s <= limit_s) return {};
+  return RankFailure{
+      .kind = FailureKind::Silent,
+      .culprits = {{0, state.node}},
+      .text = fmt::format("rank 0 gave no sign of life for {:.0f} s (stopped, or its node is down)",
+                          state.silent_s)};
 }
 
-Supervisor::GivenUp Supervisor::given_up(const SupervisorPort::State& state, double running_s) {
+std::optional<RankFailure> Supervisor::given_up(const SupervisorPort::State& state,
+                                                double running_s) {
   if (!state.connected) {
     if (running_s < options_.start_s) return {};
-    return {fmt::format("the ranks did not report within {}", format_duration(options_.start_s))};
+    return RankFailure{.text = fmt::format("the ranks did not report within {}",
+                                           format_duration(options_.start_s))};
   }
   if (state.end) return {};
-  const double limit_s = options_.silence_s.value_or(state.silence_limit_s + kLater_s);
-  if (state.silence_limit_s > 0 && state.silent_s > limit_s) return silent_rank_0(state);
+  // When another rank fails, rank 0 reports that before the launcher ends it. Or the others noticed
+  // first that it was silent. While ranks start, nobody knows who is at fault.
+  if (state.closed && state.step > 0 && !stopping_)
+    return silent_rank_0(state, 0).value_or(
+        RankFailure{.kind = FailureKind::Lost,
+                    .culprits = {{0, state.node}},
+                    .text = "rank 0 was lost: its process exited unexpectedly (killed?)"});
+  if (auto silent = silent_rank_0(state, kLater_s)) return silent;
   if (state.step != last_step_ || last_step_at_s_ == 0) {
     last_step_ = state.step;
     last_step_at_s_ = running_s;
   }
   if (running_s - last_step_at_s_ > options_.stall_s)  // whoever is at fault
-    return {fmt::format("no new step for {}", format_duration(options_.stall_s))};
+    return RankFailure{.text =
+                           fmt::format("no new step for {}", format_duration(options_.stall_s))};
   return {};
 }
 
@@ -307,8 +316,8 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
   auto begin = Steady::now();
   std::optional<Steady::time_point> reported;
   last_step_at_s_ = 0;
-  GivenUp given;
-  while (!session_is_over(leader) && given.why.empty()) {
+  std::optional<RankFailure> given;
+  while (!session_is_over(leader) && !given) {
     const auto round = Steady::now();
     const SupervisorPort::State& state = port_.poll(kPoll);
     deputy_.work(others_);
@@ -329,35 +338,30 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     }
     given = given_up(state, seconds_since(begin));
   }
-  if (!given.why.empty()) attempt.noticed_s = unix_time();
+  if (given) attempt.noticed_s = unix_time();
   const bool forced = !session_is_over(leader);
   const int status = end_session(leader, false);
   if (forced) kill_steps();
   const SupervisorPort::State& state = port_.poll(std::chrono::milliseconds(0));
   attempt.step = state.step;
   if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
-  if (given.why.empty()) return note_end(state, status, attempt);
-  attempt.text = given.why;
-  attempt.blame = given.blame;
+  if (!given) return note_end(state, status, attempt.end);
+  attempt.end.failure = std::move(*given);
 }
 
-void Supervisor::note_end(const SupervisorPort::State& state, int status,
-                          LaunchAttempt& attempt) const {
+void Supervisor::note_end(const SupervisorPort::State& state, int status, RunEnd& end) const {
   if (state.end) {
-    attempt.exit_code = state.end->exit_code;
-    attempt.text = state.end->text;
-    attempt.blame = state.end->blame;
+    end = *state.end;
     return;
   }
-  attempt.exit_code = exit_code_of(status);
-  attempt.text = describe(status);
+  end.exit_code = exit_code_of(status);
+  end.failure.text = describe(status);
+  if (end.exit_code != exit_code::kFailure) return;
   // The other ranks noticed first that rank 0 was silent, and the launcher then ended it.
-  const bool silent = state.connected && state.silence_limit_s > 0 &&
-                      state.silent_s > options_.silence_s.value_or(state.silence_limit_s);
-  if (attempt.exit_code != exit_code::kFailure || !silent) return;
-  const GivenUp rank_0 = silent_rank_0(state);
-  attempt.text = fmt::format("{}; {}", rank_0.why, attempt.text);
-  attempt.blame = rank_0.blame;
+  if (auto silent = silent_rank_0(state, 0)) {
+    end.failure = std::move(*silent);
+    end.failure.text += "; " + describe(status);
+  }
 }
 
 LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
@@ -401,8 +405,10 @@ int Supervisor::run() {
     const LaunchAttempt attempt = run_attempt(*choice);
     attempts_.push_back(attempt);
     keep(attempt);
-    blame(attempt);
-    if (stopped_without_a_step(attempt, saved_before)) {
+    blame(attempt.end.failure);
+    if (attempt.end.stop == StopCause::File) std::ofstream(job_.directory() / "asked_to_stop");
+    if (attempt.end.stop == StopCause::WallTime && attempt.saved <= saved_before) {
+      // The next job would be too short as well.
       log_message(LogLevel::Error,
                   "the job ends before the run could save a new step: give it more time (--time), "
                   "or a shorter margin (run.stop_margin)");
@@ -415,7 +421,7 @@ int Supervisor::run() {
     }
     if (stopping_) return exit_code::kStopped;  // its last checkpoint is resumable
     log_warning("attempt {} failed at step {}: {}; starting again from step {} in {}",
-                attempts_.size(), attempt.step, attempt.text, attempt.saved,
+                attempts_.size(), attempt.step, attempt.end.failure.text, attempt.saved,
                 format_duration(decision.pause_s));
     const auto begin = Steady::now();
     while (seconds_since(begin) < decision.pause_s && StopSignals::received() == nullptr)

@@ -40,24 +40,20 @@ class Supervisor {
   LaunchAttempt run_attempt(const NodeChoice& choice);
   // Waits until the launcher has ended. Fills in the attempt.
   void watch(pid_t leader, LaunchAttempt& attempt);
-  // Why the attempt must be ended from outside, and who is at fault.
-  struct GivenUp {
-    std::string why = {};  // empty: it need not be ended
-    Blame blame = {};
-  };
-  static GivenUp silent_rank_0(const SupervisorPort::State& state);
-  GivenUp given_up(const SupervisorPort::State& state, double running_s);
+  // `later_s`: after the other ranks would have given it up.
+  std::optional<RankFailure> silent_rank_0(const SupervisorPort::State& state,
+                                           double later_s) const;
+  // Why the attempt must be ended from outside; nothing if it need not be.
+  std::optional<RankFailure> given_up(const SupervisorPort::State& state, double running_s);
   // How an attempt ended that was not ended from outside.
-  void note_end(const SupervisorPort::State& state, int status, LaunchAttempt& attempt) const;
+  void note_end(const SupervisorPort::State& state, int status, RunEnd& end) const;
   void forward_stop();
   void kill_steps() const;
   void take_over();
   void write_state(pid_t leader) const;
   void keep(const LaunchAttempt& attempt) const;
-  void blame(const LaunchAttempt& attempt);
+  void blame(const RankFailure& failure);
   NodeStates node_states() const;
-  // The job was too short to train: the next one would be too.
-  bool stopped_without_a_step(const LaunchAttempt& attempt, std::int64_t saved_before) const;
   bool fits(std::int64_t nodes) const;
   std::int64_t saved_step() const;
 

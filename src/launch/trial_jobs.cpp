@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -37,24 +36,13 @@ std::string shortened(std::string text) {
   return text.substr(0, end) + "…";
 }
 
-// Whether another process stopped the job, as Slurm does at the time limit; train logs it.
-bool stopped_by_signal(const fs::path& log) {
-  std::ifstream file(log);
-  for (std::string line; std::getline(file, line);)
-    if (line.find("stopped by SIG") != std::string::npos) return true;
-  return false;
-}
-
-// The program's error message in a log, or else the last line.
-std::string error_in(const fs::path& log) {
+// The last line of a log, for a trial that did not report its end.
+std::string last_line(const fs::path& log) {
   std::ifstream file(log);
   std::string last;
-  for (std::string line; std::getline(file, line);) {
-    if (const std::size_t at = line.find("error: "); at != std::string::npos)
-      return shortened(line.substr(at + std::strlen("error: ")));
+  for (std::string line; std::getline(file, line);)
     if (line.find_first_not_of(" \t\r-") != std::string::npos) last = line;
-  }
-  return shortened(last.empty() ? "no output" : last);
+  return last.empty() ? "no output" : last;
 }
 
 // The median tokens/s of the steps after the warm-up; 0 if the trial ended before `steps`.
@@ -125,14 +113,17 @@ std::vector<std::string> TrialJobs::command(int number, const Layout& layout) co
 
 void TrialJobs::start(int number, const Layout& layout) {
   fs::remove_all(run_of(number));  // left by a tuning that was killed
-  const pid_t leader = start_session(command(number, layout), log_of(number));
-  jobs_.push_back({number, leader, Clock::now()});
+  auto port = std::make_shared<SupervisorPort>(false);
+  const pid_t leader = start_session(command(number, layout), log_of(number),
+                                     {{kSupervisorVariable, port->address()}});
+  jobs_.push_back({number, leader, Clock::now(), std::move(port)});
 }
 
-TrialResult TrialJobs::result_of(int number, int status) const {
+TrialResult TrialJobs::result_of(int number, int status, const std::optional<RunEnd>& end) const {
   const double rate = measured_in(run_of(number) / "metrics.jsonl", setup_.steps);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && rate > 0) return {rate, {}};
-  const std::string error = error_in(log_of(number));
+  const std::string error =
+      shortened(end && !end->failure.text.empty() ? end->failure.text : last_line(log_of(number)));
   // The shell's exit codes for a command that it cannot find or execute.
   if (WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127))
     user_error("--launch '{}' cannot be run: {}", setup_.launch, error);
@@ -141,23 +132,25 @@ TrialResult TrialJobs::result_of(int number, int status) const {
   return {0, error};
 }
 
-TrialJobs::Ended TrialJobs::finish(const Running& job, bool in_time) {
+TrialJobs::Ended TrialJobs::finish(Running job, bool in_time) {
   const double seconds = std::chrono::duration<double>(Clock::now() - job.began).count();
   const int status = end_session(job.leader);
+  const std::optional<RunEnd> end = job.port->poll(std::chrono::milliseconds(0)).end;
   std::erase_if(jobs_, [&](const Running& other) { return other.number == job.number; });
   Ended ended{.number = job.number, .seconds = seconds};
   ended.result =
       in_time
-          ? result_of(job.number, status)
+          ? result_of(job.number, status, end)
           : TrialResult{0, fmt::format("took longer than {}", format_duration(setup_.timeout_s))};
-  ended.stopped_by_signal = in_time && !ended.result.ran() && stopped_by_signal(log_of(job.number));
+  ended.stopped = in_time && !ended.result.ran() && end && end->stop != StopCause::None;
   std::error_code ignored;
   fs::remove_all(run_of(job.number), ignored);
   return ended;
 }
 
 std::optional<TrialJobs::Ended> TrialJobs::poll() {
-  for (const Running job : jobs_) {
+  for (const Running& job : jobs_) {
+    job.port->poll(std::chrono::milliseconds(0));
     const bool over = session_is_over(job.leader);
     const bool late = Clock::now() - job.began > std::chrono::duration<double>(setup_.timeout_s);
     if (over || late) return finish(job, over);

@@ -4,10 +4,12 @@
 
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/supervisor_link.h"
 #include "plan/search/tuning.h"
 
 namespace kintsugi {
@@ -41,7 +43,7 @@ class TrialJobs {
     int number = 0;
     TrialResult result = {};
     double seconds = 0;
-    bool stopped_by_signal = false;  // sent by another process
+    bool stopped = false;  // by a signal of another process, or at the end of the job
   };
   // Returns a trial that has ended or that exceeded the timeout (and is then ended); nullopt if all
   // still run. UserError if the launch command itself cannot be run.
@@ -56,12 +58,13 @@ class TrialJobs {
     int number;
     pid_t leader;
     Clock::time_point began;
+    std::shared_ptr<SupervisorPort> port;  // the trial reports its end here
   };
 
   std::filesystem::path run_of(int number) const;
   std::vector<std::string> command(int number, const Layout& layout) const;
-  Ended finish(const Running& job, bool in_time);
-  TrialResult result_of(int number, int status) const;
+  Ended finish(Running job, bool in_time);
+  TrialResult result_of(int number, int status, const std::optional<RunEnd>& end) const;
 
   TrialSetup setup_;
   std::string program_;  // path of this binary

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/exchange.h"
+#include "comm/rank_failure.h"
 #include "train/engine.h"
 
 namespace kintsugi {
@@ -12,7 +12,8 @@ namespace kintsugi {
 // The weights are no longer usable. All ranks throw it together.
 class Diverged : public SharedFailure {
  public:
-  using SharedFailure::SharedFailure;
+  explicit Diverged(std::string text)
+      : SharedFailure({.kind = FailureKind::Diverged, .text = std::move(text)}) {}
 };
 
 // Detects divergence. It uses only values that are the same on all ranks, so all ranks decide

@@ -74,7 +74,30 @@ Json to_json(const Straggler& straggler) {
   return {{"rank", straggler.rank}, {"node", straggler.node}, {"ratio", straggler.ratio}};
 }
 
+void add_end(Json& json, const RunState& state) {
+  if (state.exit_code) json["exit_code"] = *state.exit_code;
+  if (!state.reason.empty()) json["reason"] = state.reason;
+  if (!state.message.empty()) json["message"] = state.message;
+  const RankFailure& failure = state.failure;
+  if (failure.kind != FailureKind::Unknown) json["failure"] = to_string(failure.kind);
+  if (failure.rank() >= 0) json["rank"] = failure.rank();
+  if (const std::string node = failure.node(); !node.empty()) json["node"] = node;
+  if (!failure.file.empty()) json["file"] = failure.file;
+}
+
 }  // namespace
+
+RunState failed_state(const RankFailure& failure, bool shared) {
+  const bool diverged = failure.kind == FailureKind::Diverged;
+  return {.state = diverged ? "diverged" : "failed",
+          .exit_code = failure.exit_code(),
+          .reason = diverged                                     ? "diverged"
+                    : failure.exit_code() == exit_code::kMistake ? "mistake"
+                                                                 : "failure",
+          .message = failure.text,
+          .shared = shared,
+          .failure = failure};
+}
 
 RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock,
                SinkOptions sinks, const NotifyConfig& notify)
@@ -160,9 +183,7 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
                  {"updated", utc_now()}};
     if (!last.stage.empty()) json["stage"] = last.stage;
     if (straggler_) json["straggler"] = to_json(*straggler_);
-    if (state.exit_code) json["exit_code"] = *state.exit_code;
-    if (!state.reason.empty()) json["reason"] = state.reason;
-    if (!state.message.empty()) json["message"] = state.message;
+    add_end(json, state);
     if (state.state != "running") goodput_->end(state.state, state.reason, state.exit_code);
     goodput_->add_to(json);
     if (state.state != "running") sinks_->end(*goodput_);
@@ -181,11 +202,11 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
   }
 }
 
-std::function<void()> RunLog::fail(const FailedRank& failed) noexcept {
+std::function<void()> RunLog::fail(const RankFailure& failure) noexcept {
   try {
-    const std::optional<std::int64_t> step = write_failure(failed);
+    const std::optional<std::int64_t> step = write_failure(failure);
     if (!step) return {};
-    events_.end("failed", *step, failed.message);
+    events_.end("failed", *step, failure.text);
     return events_.delivery();
   } catch (...) {
     return {};
@@ -193,20 +214,16 @@ std::function<void()> RunLog::fail(const FailedRank& failed) noexcept {
 }
 
 // Returns the last step; nothing if the run had not begun.
-std::optional<std::int64_t> RunLog::write_failure(const FailedRank& failed) {
+std::optional<std::int64_t> RunLog::write_failure(const RankFailure& failure) {
   const std::lock_guard lock(mutex_);
   failed_ = true;
   if (status_.empty()) return {};
   Json json = Json::parse(status_);
-  json["state"] = "failed";
-  json["exit_code"] = failed.exit_code;
-  const std::string reason = failed.exit_code == exit_code::kMistake ? "mistake" : "failure";
-  json["reason"] = reason;
-  json["rank"] = failed.rank;
-  if (!failed.node.empty()) json["node"] = failed.node;
+  const RunState state = failed_state(failure, false);
+  json["state"] = state.state;
+  add_end(json, state);
   json["updated"] = utc_now();
-  json["message"] = failed.message;
-  goodput_->end("failed", reason, failed.exit_code);
+  goodput_->end(state.state, state.reason, state.exit_code);
   goodput_->add_to(json);
   write_status(to_text(json, 2) + "\n", true);
   sinks_->end(*goodput_);

@@ -8,20 +8,13 @@
 #include <set>
 #include <string>
 
+#include "comm/rank_failure.h"
 #include "train/goodput_log.h"
 #include "train/records/run_events.h"
 #include "train/run_sinks.h"
 #include "train/step_record.h"
 
 namespace kintsugi {
-
-// A rank whose failure ended the run.
-struct FailedRank {
-  int rank = 0;
-  std::string node = {};
-  int exit_code = 1;
-  std::string message = {};
-};
 
 // What a run does, or how it ended.
 struct RunState {
@@ -32,7 +25,10 @@ struct RunState {
   // Whether all ranks know how it ended and wait for rank 0. Otherwise they must be told before
   // rank 0 waits for anything.
   bool shared = true;
+  RankFailure failure = {};  // with the state diverged or failed
 };
+// After a failure.
+RunState failed_state(const RankFailure& failure, bool shared);
 
 // Writes metrics.jsonl (one object per line and step, complete lines only, appended to after a
 // restart; `seq` counts records), status.json (replaced atomically), goodput.jsonl, and the files
@@ -52,7 +48,7 @@ class RunLog {
   // Writes the last status again with the state "failed"; later calls of status() write nothing.
   // Thread-safe. Returns without waiting for the delivery of the event: the caller first tells the
   // other ranks, then calls what is returned, which waits without a limit. It may be empty.
-  std::function<void()> fail(const FailedRank& failed) noexcept;
+  std::function<void()> fail(const RankFailure& failure) noexcept;
   GoodputLog& goodput() { return *goodput_; }
   RunFiles& files() { return files_; }
   RunEvents& events() { return events_; }
@@ -61,7 +57,7 @@ class RunLog {
 
  private:
   void write_status(const std::string& text, bool last) noexcept;
-  std::optional<std::int64_t> write_failure(const FailedRank& failed);
+  std::optional<std::int64_t> write_failure(const RankFailure& failure);
 
   std::mutex mutex_;    // guards status_, failed_ and status_lost_
   std::string status_;  // last status, as JSON

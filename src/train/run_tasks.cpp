@@ -20,7 +20,7 @@ TaskSet tasks_of(const TrainConfig& train) {
   for (const EvalTask& task : tasks.tasks)
     if (task.output_type == OutputType::GenerateUntil)
       user_error(
-          "train.eval_tasks: the answers of task {} are generated texts, which training does not "
+          "the answers of task {} are generated texts, which training does not "
           "compute: remove it here, and evaluate checkpoints with `kintsugi eval`",
           task.name);
   return tasks;
@@ -68,8 +68,7 @@ RunTasks::RunTasks(const RunConfig& config, const Tokenizer& tokenizer)
     CheckedRequests checked(tokenizer_, config.data.sequence_length);
     evaluate(checked);  // also finds data for which a metric is not defined
   } catch (const UserError& error) {
-    const std::string text = error.what();
-    user_error("{}{}", text.starts_with("train.eval_tasks") ? "" : "train.eval_tasks: ", text);
+    user_error("train.eval_tasks: {}", error.what());
   }
 }
 

@@ -95,7 +95,7 @@ std::int64_t StagedRun::restart(std::int64_t number, const CheckpointSetAside& r
     if (host.rank() == 0) stage = std::to_string(stage_to_train(run_));
   });
   number = std::stoll(text_of(host, 0, stage));
-  if (number < first_) throw SharedFailure(reason.what());  // its layout was not completed
+  if (number < first_) throw SharedFailure(reason.failure());  // its layout was not completed
   next_trainer(number, std::move(lock), startup);
   if (profile != nullptr) trainer_->profile_with(*profile);
   return number;

@@ -61,20 +61,20 @@ StopRequests::StopRequests(Options options)
       clock_(options.clock ? std::move(options.clock) : Clock(steady_time_s)) {}
 
 // Their sum over 2^20 ranks is exact, and shows which sources are in it.
-double StopRequests::weight(Source source) {
-  switch (source) {
-    case Source::None:
+double StopRequests::weight(StopCause cause) {
+  switch (cause) {
+    case StopCause::None:
       return 0;
-    case Source::Signal:
+    case StopCause::Signal:
       return 1;
-    case Source::Request:
+    case StopCause::Request:
       return std::ldexp(1.0, 20);
-    case Source::File:
+    case StopCause::File:
       return std::ldexp(1.0, 40);
-    case Source::WallTime:
+    case StopCause::WallTime:
       return std::ldexp(1.0, 41);
   }
-  failure("unknown source of a stop request");
+  failure("unknown cause of a stop request");
 }
 
 bool StopRequests::file_exists() {
@@ -86,56 +86,56 @@ bool StopRequests::file_exists() {
   return file_found_ = std::filesystem::exists(file_, unknown);
 }
 
-StopRequests::Source StopRequests::source_here() {
-  if (StopSignals::received() != nullptr) return Source::Signal;
-  if (!requested_stop().empty()) return Source::Request;
-  if (file_exists()) return Source::File;
-  if (wall_time_.limited() && wall_time_.is_over(clock_())) return Source::WallTime;
-  return Source::None;
+StopCause StopRequests::cause_here() {
+  if (StopSignals::received() != nullptr) return StopCause::Signal;
+  if (!requested_stop().empty()) return StopCause::Request;
+  if (file_exists()) return StopCause::File;
+  if (wall_time_.limited() && wall_time_.is_over(clock_())) return StopCause::WallTime;
+  return StopCause::None;
 }
 
-double StopRequests::ask() { return weight(source_here()); }
+double StopRequests::ask() { return weight(cause_here()); }
 
 void StopRequests::decide(double sum) {
   if (decided() || sum <= 0) return;
-  if (std::fmod(sum, weight(Source::Request)) > 0)
-    source_ = Source::Signal;
-  else if (std::fmod(sum, weight(Source::File)) > 0)
-    source_ = Source::Request;
+  if (std::fmod(sum, weight(StopCause::Request)) > 0)
+    cause_ = StopCause::Signal;
+  else if (std::fmod(sum, weight(StopCause::File)) > 0)
+    cause_ = StopCause::Request;
   else
-    source_ = sum == weight(Source::File) ? Source::File : Source::WallTime;
+    cause_ = sum == weight(StopCause::File) ? StopCause::File : StopCause::WallTime;
 }
 
 std::string StopRequests::reason() const {
-  switch (source_) {
-    case Source::None:
+  switch (cause_) {
+    case StopCause::None:
       return "";
-    case Source::Signal:
+    case StopCause::Signal:
       return "signal";
-    case Source::Request:
+    case StopCause::Request:
       return requested_stop().empty() ? "request" : requested_stop();
-    case Source::File:
+    case StopCause::File:
       return "stop file";
-    case Source::WallTime:
+    case StopCause::WallTime:
       return "wall time";
   }
   return "";
 }
 
 std::string StopRequests::description() const {
-  switch (source_) {
-    case Source::Signal: {
+  switch (cause_) {
+    case StopCause::Signal: {
       const char* const signal = StopSignals::received();
       return signal != nullptr ? signal : "a signal to another rank";
     }
-    case Source::Request:
+    case StopCause::Request:
       return requested_stop().empty() ? "a request to another rank"
                                       : fmt::format("a request ({})", requested_stop());
-    case Source::File:
+    case StopCause::File:
       return file_.empty() ? "a stop file" : fmt::format("the stop file {}", file_.string());
-    case Source::WallTime:
+    case StopCause::WallTime:
       return "the wall time";
-    case Source::None:
+    case StopCause::None:
       break;
   }
   return "nothing";

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/rank_failure.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -64,7 +65,8 @@ class StopRequests {
 
   double ask();
   void decide(double sum_of_asks);
-  bool decided() const { return source_ != Source::None; }
+  bool decided() const { return cause_ != StopCause::None; }
+  StopCause cause() const { return cause_; }
   // For status.json: "signal", "stop file", "wall time" or the reason of request_stop(). Empty if
   // nothing has been decided.
   std::string reason() const;
@@ -76,10 +78,9 @@ class StopRequests {
   double now_s() const { return clock_(); }
 
  private:
-  // In the order in which they count. Only one rank asks because of a file or the time.
-  enum class Source : std::uint8_t { None, Signal, Request, File, WallTime };
-  static double weight(Source source);
-  Source source_here();
+  // The causes count in their order. Only one rank asks because of a file or the time.
+  static double weight(StopCause cause);
+  StopCause cause_here();
   bool file_exists();
 
   std::filesystem::path file_;
@@ -87,7 +88,7 @@ class StopRequests {
   Clock clock_;
   double next_look_s_ = -std::numeric_limits<double>::infinity();
   bool file_found_ = false;
-  Source source_ = Source::None;
+  StopCause cause_ = StopCause::None;
 };
 
 }  // namespace kintsugi

@@ -8,6 +8,7 @@
 
 #include "comm/exchange.h"
 #include "comm/flight_recorder.h"
+#include "comm/launch_environment.h"
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -75,9 +76,9 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   if (is_first()) watch_for_stops();
 }
 
-std::function<void()> Trainer::note_failure(const FailedRank& failed) {
+std::function<void()> Trainer::note_failure(const RankFailure& failure) {
   RunLog* log = open_log_;
-  return log != nullptr ? log->fail(failed) : nullptr;
+  return log != nullptr ? log->fail(failure) : nullptr;
 }
 
 void Trainer::sum_over_ranks(std::span<double> values) {
@@ -164,20 +165,13 @@ RunOutcome Trainer::run(ResumeMode resume) {
   } catch (const RunDirectoryMoved&) {
     open_log_ = nullptr;  // nothing can be recorded
     throw;
-  } catch (const Diverged& error) {
-    finish_save_after_error();
-    write_status({"diverged", exit_code::kDiverged, "diverged", error.what()}, NAN);
-    throw;
-  } catch (const UserError& error) {
-    const bool shared = dynamic_cast<const SharedUserError*>(&error) != nullptr;
-    write_status({"failed", exit_code::kMistake, "mistake", error.what(), shared}, NAN);
-    throw;
   } catch (const SharedFailure& error) {
     finish_save_after_error();
-    write_status({"failed", exit_code::kFailure, "failure", error.what()}, NAN);
+    write_status(failed_state(error.failure(), true), NAN);
     throw;
   } catch (const std::exception& error) {
-    write_status({"failed", exit_code::kFailure, "failure", error.what(), false}, NAN);
+    const bool shared = dynamic_cast<const SharedUserError*>(&error) != nullptr;
+    write_status(failed_state(failure_of(error, {host().rank(), node_name()}), shared), NAN);
     throw;
   }
   // A request in the last step of a stage stops the run before the next one.

@@ -81,7 +81,8 @@ class Trainer {
   void keep_lock(std::unique_ptr<RunLock> lock) { lock_ = std::move(lock); }
   // Records in status.json that another rank ended the job. Thread-safe during run(). Returns what
   // RunLog::fail returns.
-  std::function<void()> note_failure(const FailedRank& failed);
+  std::function<void()> note_failure(const RankFailure& failure);
+  StopCause stop_cause() const { return stops_.cause(); }  // after run()
 
  private:
   Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> own_groups);
@@ -166,12 +167,12 @@ class Trainer {
   bool begins_stage(const Start& start, const TrainerState& state) const {
     return start.other_run || state.stage != config_.stage;
   }
-  // Checks the file that `damage` names again, on rank 0 and on another node. Throws SharedFailure
-  // if one of them finds it good: then a node is at fault, and not the checkpoint.
-  void confirm_damage(const std::filesystem::path& checkpoint, const std::string& damage);
+  // Checks the damaged file again, on rank 0 and on another node. Throws SharedFailure (Misread) if
+  // one of them finds it good: then a node is at fault, and not the checkpoint.
+  void confirm_damage(const std::filesystem::path& checkpoint, const RankFailure& damage);
   // Falls back from a damaged checkpoint of this run: throws CheckpointSetAside.
   [[noreturn]] void fall_back_from(const std::filesystem::path& checkpoint,
-                                   const std::string& damage);
+                                   const RankFailure& damage);
   // Loads the checkpoint, the weights of model.init or random weights. Returns a description of
   // the weights of model.init.
   std::string load_start(const std::optional<Start>& start);
@@ -281,7 +282,7 @@ class Trainer {
   void finish_save_after_error() noexcept;
   struct SaveResult;
   void note_saved(const SaveResult& result);
-  void note_failed_save(const std::string& error, bool last);
+  void note_failed_save(RankFailure failure, bool last);
   CheckpointOptions checkpoint_options() const;
   void report_saves() const;
   std::string progress_line() const;

@@ -74,8 +74,9 @@ std::optional<Trainer::Rewound> Trainer::go_back(std::int64_t position) {
     if (target.empty()) return std::nullopt;
     try {
       return go_back_to(target, position);
-    } catch (const SharedDamagedFile& error) {
-      confirm_damage(target, error.what());
+    } catch (const SharedUserError& error) {
+      if (error.failure().kind != FailureKind::DamagedFile) throw;
+      confirm_damage(target, error.failure());
       set_target_aside(target, error.what());
     }
   }

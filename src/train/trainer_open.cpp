@@ -2,7 +2,6 @@
 // of the configuration since.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 #include "comm/exchange.h"
@@ -20,12 +19,6 @@
 namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
-
-// The rank that found a damage, as together() names it; -1: all ranks.
-int rank_in(const std::string& message) {
-  int rank = -1;
-  return std::sscanf(message.c_str(), "rank %d", &rank) == 1 ? rank : -1;
-}
 
 // When a change of this key takes effect.
 std::string when_changed(const std::string& key, const RunConfig& config, std::int64_t next_step) {
@@ -76,9 +69,9 @@ void Trainer::follow_checkpoint(const fs::path& checkpoint) {
 }
 
 // One bad node must not make the run give up its checkpoints one after another.
-void Trainer::confirm_damage(const fs::path& checkpoint, const std::string& damage) {
-  int accuser = rank_in(damage);
-  if (accuser < 0 || accuser >= groups_->ranks()) return;
+void Trainer::confirm_damage(const fs::path& checkpoint, const RankFailure& damage) {
+  if (damage.culprits.empty()) return;  // all ranks agree
+  int accuser = damage.rank();
   const std::vector<std::string> nodes = gather_texts(host(), node_name());
   const auto other = std::find_if(nodes.begin(), nodes.end(),
                                   [&](const std::string& node) { return node != nodes.front(); });
@@ -88,29 +81,44 @@ void Trainer::confirm_damage(const fs::path& checkpoint, const std::string& dama
   std::string verdict = "good";
   together(host(), [&] {
     if (own != 0 && own != second) return;
-    if (is_still_damaged(checkpoint, damage)) verdict = "damaged";
+    if (is_still_damaged(checkpoint, damage.file)) verdict = "damaged";
     if (verdict == "good") good = 1;
   });
   sum_over_ranks(std::span(&good, 1));
   if (good == 0) return;
   for (const int one : {0, second})
     if (text_of(host(), one, verdict) == "damaged") accuser = one;
-  throw SharedFailure(fmt::format(
-      "{}; but the file is intact on another node or in a second read, so node {} may be at fault: "
-      "nothing was renamed; run again, without this node if it happens again",
-      damage, nodes[static_cast<std::size_t>(accuser)]));
+  const std::string& node = nodes[static_cast<std::size_t>(accuser)];
+  throw SharedFailure(
+      {.kind = FailureKind::Misread,
+       .culprits = {{accuser, node}},
+       .file = damage.file,
+       .text = fmt::format(
+           "{}; but the file is intact on another node or in a second read, so node {} may be at "
+           "fault: nothing was renamed; run again, without this node if it happens again",
+           damage.text, node)});
 }
 
-void Trainer::fall_back_from(const fs::path& checkpoint, const std::string& damage) {
+void Trainer::fall_back_from(const fs::path& checkpoint, const RankFailure& damage) {
   confirm_damage(checkpoint, damage);
   std::string next;
   together(host(), [&] {
     if (!is_first()) return;
     const fs::path model = fs::canonical(checkpoint);
-    next = fall_back({model.parent_path(), model.filename().string()}, damage);
+    next = fall_back({model.parent_path(), model.filename().string()}, damage.text);
   });
+  next = text_of(host(), 0, next);
+  if (next.empty())
+    throw SharedUserError(
+        {.kind = FailureKind::DamagedFile,
+         .file = damage.file,
+         .text = fmt::format("{}; the run has no other checkpoint: copy {} again from a backup, or "
+                             "choose another run.dir",
+                             damage.text, checkpoint.string())});
   throw CheckpointSetAside(
-      fmt::format("{}: run again to continue from {}", damage, text_of(host(), 0, next)));
+      {.kind = FailureKind::Error,
+       .file = damage.file,
+       .text = fmt::format("{}: run again to continue from {}", damage.text, next)});
 }
 
 std::string Trainer::load_start(const std::optional<Start>& start) {
@@ -199,8 +207,10 @@ void Trainer::open_run(ResumeMode resume) {
       complete_reference(*engine_);
       startup_.mark("reference model");
     }
-  } catch (const SharedDamagedFile& error) {
-    if (start && !start->other_run) fall_back_from(start->checkpoint, error.what());
+  } catch (const SharedUserError& error) {
+    const RankFailure& failure = error.failure();
+    if (failure.kind == FailureKind::DamagedFile && start && !start->other_run)
+      fall_back_from(start->checkpoint, failure);
     remove_created();
     throw;
   } catch (...) {

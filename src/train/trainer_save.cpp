@@ -114,7 +114,7 @@ void Trainer::save() {
       save_times_.stall_s = seconds_since(begin);
       note_saved({model, seconds_since(begin)});
     } catch (const SharedFailure& error) {
-      note_failed_save(error.what(), last);
+      note_failed_save(error.failure(), last);
     }
   }
   save_times_.stall_s = seconds_since(begin);
@@ -144,7 +144,7 @@ void Trainer::finish_save() {
     const BackgroundSave::Result result = saver_->finish();
     note_saved({result.model, result.seconds, true});
   } catch (const SharedFailure& error) {
-    note_failed_save(error.what(), false);
+    note_failed_save(error.failure(), false);
   }
 }
 
@@ -185,17 +185,19 @@ void Trainer::report_saves() const {
            100 * save_times_.stalled_s / run_s, format_duration(run_s));
 }
 
-void Trainer::note_failed_save(const std::string& error, bool last) {
+void Trainer::note_failed_save(RankFailure failure, bool last) {
   ++failed_saves_;
   const std::int64_t most = config_.train.max_failed_saves;
-  if (last) throw SharedFailure(error);
+  if (last) throw SharedFailure(std::move(failure));
   const bool last_follows = stops_.decided() || finished();  // it decides
-  if (failed_saves_ >= most && !last_follows)
-    throw SharedFailure(fmt::format("{} (the last {} failed, train.max_failed_saves)", error,
-                                    format_number(failed_saves_, "save")));
+  if (failed_saves_ >= most && !last_follows) {
+    failure.text += fmt::format(" (the last {} failed, train.max_failed_saves)",
+                                format_number(failed_saves_, "save"));
+    throw SharedFailure(std::move(failure));
+  }
   if (is_first())
     log_warning("{}; the run continues and saves again later ({} of {} failed saves in a row)",
-                error, failed_saves_, most);
+                failure.text, failed_saves_, most);
 }
 
 }  // namespace kintsugi

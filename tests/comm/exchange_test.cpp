@@ -76,6 +76,56 @@ TEST(ExchangeCounts, OfTheDeviceAreKnownToBothSides) {
   });
 }
 
+// What all ranks throw together.
+RankFailure shared_by_all(const std::function<void(int rank)>& work) {
+  RankFailure failure;
+  run_ranks(6, [&](World& world) {
+    const auto group = world.split("control", 0, world.rank());
+    try {
+      together(*group, [&] { work(world.rank()); });
+    } catch (const std::exception& error) {
+      if (world.rank() == 4) failure = failure_of(error, {});
+    }
+    group->barrier();
+  });
+  return failure;
+}
+
+TEST(Together, TheFailureHasItsKindItsCulpritsAndItsFile) {
+  EXPECT_EQ(shared_by_all([](int rank) {
+              if (rank == 2 || rank == 5) failure("no memory");
+            }),
+            (RankFailure{.kind = FailureKind::Error,
+                         .culprits = {{2}, {5}},
+                         .text = "rank 2 and 1 more: no memory"}));
+  EXPECT_EQ(shared_by_all([](int rank) {
+              if (rank == 3) damaged_file("a/b", "{} is damaged", "a/b");
+            }),
+            (RankFailure{.kind = FailureKind::DamagedFile,
+                         .culprits = {{3}},
+                         .file = "a/b",
+                         .text = "rank 3: a/b is damaged"}));
+  // Of all ranks: nobody is at fault.
+  EXPECT_EQ(shared_by_all([](int) { user_error("no such key"); }),
+            (RankFailure{.kind = FailureKind::Mistake, .text = "no such key"}));
+  // A rank that reports what another one did is not at fault itself.
+  const RankFailure stuck{.kind = FailureKind::Stuck, .culprits = {{1, "n1"}}, .text = "waited"};
+  EXPECT_EQ(shared_by_all([&](int rank) {
+              if (rank == 0) throw CommunicationFailure(stuck);
+            }).culprits,
+            stuck.culprits);
+}
+
+TEST(RankFailure, AMessageFitsInAFrameAndMayBeAnything) {
+  RankFailure large{.kind = FailureKind::Lost, .text = std::string(1 << 20, '\xff')};
+  for (int rank = 0; rank < 100'000; ++rank) large.culprits.push_back({rank, "nid001234"});
+  const std::string message = to_message(large);
+  EXPECT_LT(message.size(), std::size_t{64} << 10);
+  EXPECT_EQ(failure_from_message(message).kind, FailureKind::Lost);
+  EXPECT_EQ(failure_from_message(message).node(), "nid001234");
+  EXPECT_EQ(failure_from_message("no JSON"), (RankFailure{.text = "no JSON"}));
+}
+
 TEST(TextOf, IsTheTextOfTheRootOnAllRanks) {
   run_ranks(5, [](World& world) {
     const auto group = world.split("control", 0, world.rank());

@@ -19,7 +19,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using Ranks = std::vector<std::int64_t>;
 
 // A rank in one group, after `calls` all-reduces of 8 bytes; it waits for the last one if `waits`.
 FlightPosition::Group group_of(std::int64_t rank, std::int64_t calls, bool waits,
@@ -40,32 +39,32 @@ FlightPosition rank_with(std::int64_t rank, FlightPosition::Group group) {
 }
 
 TEST(FlightRecorder, NamesTheRankThatDidNotCall) {
-  Ranks culprits;
-  const std::string text =
+  const RankFailure found =
       diagnose({rank_with(0, group_of(0, 4, true)), rank_with(1, group_of(1, 3, false)),
-                rank_with(2, group_of(2, 4, true))},
-               &culprits);
-  EXPECT_EQ(text,
+                rank_with(2, group_of(2, 4, true))});
+  EXPECT_EQ(found.kind, FailureKind::Stuck);
+  EXPECT_EQ(found.text,
             "rank 1 (node n1) did not make call 4 of group dp (all_reduce, 8 B), for which ranks 0 "
             "(node n0), 2 wait");
-  EXPECT_EQ(culprits, Ranks{1});
+  EXPECT_THAT(found.culprits, ElementsAre(Culprit{1, "n1"}));
 }
 
 TEST(FlightRecorder, NamesCallsThatDiffer) {
   FlightPosition odd = rank_with(1, group_of(1, 4, true));
   odd.groups[0].recent[3].kind = Collective::AllGather;
-  Ranks culprits;
-  EXPECT_THAT(diagnose({rank_with(0, group_of(0, 4, true)), odd}, &culprits),
+  const RankFailure found = diagnose({rank_with(0, group_of(0, 4, true)), odd});
+  EXPECT_THAT(found.text,
               HasSubstr("ranks 0 and 1 disagree: call 4 of group dp (all_reduce, 8 B) against call "
                         "4 of group dp (all_gather, 8 B)"));
-  EXPECT_THAT(culprits, ElementsAre());  // nobody knows which of the two is wrong
+  EXPECT_THAT(found.culprits, ElementsAre());  // nobody knows which of the two is wrong
 }
 
 TEST(FlightRecorder, FindsNothingWhereAllRanksAgree) {
-  EXPECT_EQ(diagnose({rank_with(0, group_of(0, 4, true)), rank_with(1, group_of(1, 4, true))}), "");
+  EXPECT_EQ(diagnose({rank_with(0, group_of(0, 4, true)), rank_with(1, group_of(1, 4, true))}),
+            RankFailure{});
   EXPECT_EQ(diagnose({rank_with(0, group_of(0, 4, false)), rank_with(1, group_of(1, 2, false))}),
-            "");
-  EXPECT_EQ(diagnose({}), "");
+            RankFailure{});
+  EXPECT_EQ(diagnose({}), RankFailure{});
 }
 
 // Two groups are stuck: the one that waits longer is the cause, the other one only follows.
@@ -82,7 +81,8 @@ TEST(FlightRecorder, TheLongestWaitIsTheCause) {
   other.waiting_s = 2;
   other.rank = 1;
   FlightPosition third{.rank = 2, .step = 5, .node = "n2", .groups = {other}};
-  EXPECT_THAT(diagnose({first, second, third}), HasSubstr("rank 1 (node n1) did not make call 4"));
+  EXPECT_THAT(diagnose({first, second, third}).text,
+              HasSubstr("rank 1 (node n1) did not make call 4"));
 }
 
 // Rank 0 waits for rank 1 in dp, and rank 1 for rank 2 in tp: only rank 2 is at fault, although
@@ -99,12 +99,11 @@ TEST(FlightRecorder, ARankThatWaitsItselfIsNotAtFault) {
   tp.waiting_for = 0;
   tp.waiting_s = 0;
   const FlightPosition first = rank_with(0, group_of(0, 4, true, 9)), third = rank_with(2, tp);
-  Ranks culprits;
-  EXPECT_THAT(diagnose({first, second, third}, &culprits),
-              HasSubstr("rank 2 (node n2) did not make call 8 of group tp"));
-  EXPECT_EQ(culprits, Ranks{2});
-  diagnose({first, second}, &culprits);  // rank 2 does not answer: nothing is known about it
-  EXPECT_EQ(culprits, Ranks{});
+  const RankFailure found = diagnose({first, second, third});
+  EXPECT_THAT(found.text, HasSubstr("rank 2 (node n2) did not make call 8 of group tp"));
+  EXPECT_THAT(found.culprits, ElementsAre(Culprit{2, "n2"}));
+  // Rank 2 does not answer: nothing is known about it.
+  EXPECT_THAT(diagnose({first, second}).culprits, ElementsAre());
 }
 
 TEST(FlightRecorder, NamesTheSenderOfAMissingMessage) {
@@ -115,7 +114,7 @@ TEST(FlightRecorder, NamesTheSenderOfAMissingMessage) {
   waiting.waiting_s = 4;
   FlightPosition::Group sender = group_of(0, 0, false);
   sender.calls = 40;  // a pipeline rank makes other calls than its neighbour
-  EXPECT_EQ(diagnose({rank_with(0, sender), rank_with(1, waiting)}),
+  EXPECT_EQ(diagnose({rank_with(0, sender), rank_with(1, waiting)}).text,
             "rank 0 (node n0) did not send the message of call 3 of group dp (receive, 64 B), for "
             "which rank 1 (node n1) waits");
 }
@@ -224,8 +223,8 @@ TEST(FlightRecorder, RecordsGroups) {
   });
   ASSERT_EQ(positions[0].groups.size(), 1u);  // a group of one rank is not recorded
   EXPECT_EQ(positions[0].groups[0].split, 11);
-  EXPECT_THAT(diagnose(positions), HasSubstr("rank 1 (node n) did not make call 3 of group dp "
-                                             "(all_reduce, 8 B), for which ranks 0"));
+  EXPECT_THAT(diagnose(positions).text, HasSubstr("rank 1 (node n) did not make call 3 of group dp "
+                                                  "(all_reduce, 8 B), for which ranks 0"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace {
 struct Record {
   std::mutex mutex;
   std::vector<std::string> messages, failures, ends;
-  std::vector<Blame> blames;  // of the failures
+  std::vector<RankFailure> reported;  // without their texts
 
   Lifeline::Callbacks callbacks(int own) {
     return {.on_message =
@@ -29,15 +29,16 @@ struct Record {
                   messages.push_back(fmt::format("{}: {}", rank, text));
                 },
             .on_failure =
-                [this](const RankFailure& failure) {
+                [this](const RankFailure& failure, const auto&) {
                   const std::lock_guard lock(mutex);
-                  failures.push_back(fmt::format("{} {}", failure.exit_code, failure.text));
-                  blames.push_back(failure.blame);
+                  failures.push_back(fmt::format("{} {}", failure.exit_code(), failure.text));
+                  reported.push_back(failure);
+                  reported.back().text.clear();
                 },
             .end =
                 [this, own](const RankFailure& failure) {
                   const std::lock_guard lock(mutex);
-                  ends.push_back(fmt::format("{} {} {}", own, failure.exit_code, failure.text));
+                  ends.push_back(fmt::format("{} {} {}", own, failure.exit_code(), failure.text));
                 }};
   }
   std::size_t count_ends() {
@@ -51,6 +52,10 @@ struct Record {
 };
 
 using Texts = std::vector<std::string>;
+
+RankFailure error_of(int rank, const std::string& text) {
+  return {.kind = FailureKind::Error, .culprits = {{rank}}, .text = text};
+}
 
 TEST(Lifeline, MessagesAndACleanEnd) {
   Record record;
@@ -74,7 +79,7 @@ TEST(Lifeline, AFailureIsReportedOnceAndEndsTheOthers) {
   run_ranks(4, [&](World& world) {
     Lifeline lifeline(world, record.callbacks(world.rank()));
     if (world.rank() == 2)
-      lifeline.fail("no memory", 2);
+      lifeline.fail({.kind = FailureKind::Mistake, .text = "no memory"});
     else
       lifeline.goodbye();  // returns, because the end() of this test does not end the process
   });
@@ -88,7 +93,7 @@ TEST(Lifeline, RankZeroFails) {
   run_ranks(3, [&](World& world) {
     Lifeline lifeline(world, record.callbacks(world.rank()));
     if (world.rank() == 0)
-      lifeline.fail("the disk is full");
+      lifeline.fail(error_of(0, "the disk is full"));
     else
       lifeline.goodbye();
   });
@@ -108,6 +113,10 @@ TEST(Lifeline, ALostRankIsNamed) {
     const std::string text =
         fmt::format("1 rank {} was lost: its process exited unexpectedly (killed?)", culprit);
     EXPECT_EQ(record.failures, culprit == 0 ? Texts{} : Texts{text});
+    if (culprit != 0) {
+      const RankFailure lost{.kind = FailureKind::Lost, .culprits = {{culprit, node_name()}}};
+      EXPECT_EQ(record.reported, std::vector{lost});
+    }
     EXPECT_EQ(record.sorted_ends(),
               culprit == 0 ? (Texts{"1 " + text, "2 " + text}) : (Texts{"0 " + text, "1 " + text}));
   }
@@ -117,7 +126,7 @@ TEST(Lifeline, ManyFailuresAtOnceAreOneReport) {
   Record record;
   run_ranks(6, [&](World& world) {
     Lifeline lifeline(world, record.callbacks(world.rank()));
-    lifeline.fail("all see the same");
+    lifeline.fail(error_of(world.rank(), "all see the same"));
   });
   EXPECT_EQ(record.failures.size(), 1u);
 }
@@ -168,8 +177,8 @@ TEST(Lifeline, ASilentRankIsGivenUp) {
       const bool says_stopped = culprit == 0 && end.find(stopped) != std::string::npos;
       EXPECT_TRUE(says_stopped || (!own && end.find(lost) != std::string::npos)) << end;
     }
-    const Blame expected{.fault = FaultKind::Hung, .ranks = {culprit}, .node = node_name()};
-    EXPECT_EQ(record.blames, std::vector{expected}) << culprit;
+    const RankFailure expected{.kind = FailureKind::Silent, .culprits = {{culprit, node_name()}}};
+    EXPECT_EQ(record.reported, std::vector{expected}) << culprit;
   }
 }
 
@@ -196,24 +205,28 @@ TEST(Lifeline, ACallThatNeverEndsNamesTheMissingRank) {
             std::string::npos)
       << record.failures[0];
   EXPECT_EQ(record.ends.size(), 3u);
-  const Blame expected{.fault = FaultKind::Hung, .ranks = {1}, .node = node_name()};
-  EXPECT_EQ(record.blames, std::vector{expected});
+  const RankFailure expected{.kind = FailureKind::Stuck, .culprits = {{1, "node"}}};
+  EXPECT_EQ(record.reported, std::vector{expected});
 }
 
 // The watcher of NCCL on rank 2 reports a call that rank 1 has not made, or that all have made.
 TEST(Lifeline, ARankThatWaitsIsNotBlamed) {
-  for (const Blame& given : {hung_ranks({1}), hung_ranks({}), Blame{FaultKind::Error, {2}}}) {
+  for (const RankFailure& given :
+       {RankFailure{.kind = FailureKind::Stuck, .culprits = {{1}}}, RankFailure{},
+        RankFailure{.kind = FailureKind::Error, .culprits = {{2}}}}) {
     Record record;
     run_ranks(3, [&](World& world) {
       Lifeline lifeline(world, record.callbacks(world.rank()));
+      RankFailure failure = given;
+      failure.text = "all_reduce number 5 did not finish";
       if (world.rank() == 2)
-        lifeline.fail("all_reduce number 5 did not finish", 1, given);
+        lifeline.fail(failure);
       else
         lifeline.goodbye();
     });
-    Blame expected = given;
-    if (!given.ranks.empty()) expected.node = node_name();
-    EXPECT_EQ(record.blames, std::vector{expected});
+    RankFailure expected = given;
+    for (Culprit& culprit : expected.culprits) culprit.node = node_name();
+    EXPECT_EQ(record.reported, std::vector{expected});
     EXPECT_EQ(record.failures, Texts{"1 rank 2: all_reduce number 5 did not finish"});
   }
 }
@@ -223,7 +236,7 @@ TEST(Lifeline, OneRankNeedsNoSockets) {
   LocalWorld world;
   Lifeline lifeline(world, record.callbacks(0));
   lifeline.say("hello");
-  lifeline.fail("odd");
+  lifeline.fail(error_of(0, "odd"));
   lifeline.goodbye();
   EXPECT_EQ(record.messages, Texts{"0: hello"});
   EXPECT_EQ(record.failures, Texts{"1 rank 0: odd"});

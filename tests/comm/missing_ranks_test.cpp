@@ -23,30 +23,33 @@ TEST(MissingRanks, CallsAreReadAsTheyAreWritten) {
 
 // Rank 0 asks: ranks 0 and 1 wait for call 5, which rank 2 has not made.
 TEST(MissingRanks, TheRankThatDidNotCallIsAtFault) {
-  const MissingRanks missing = find_missing_ranks({1, 2}, {calls(5, 4), calls(4, 4)}, "dp#4", 5);
+  const RankFailure missing = find_missing_ranks({1, 2}, {calls(5, 4), calls(4, 4)}, "dp#4", 5);
   EXPECT_EQ(missing.text, "it was not called by rank 2 (after 4 calls)");
-  EXPECT_THAT(missing.culprits, ElementsAre(2));
+  EXPECT_EQ(missing.kind, FailureKind::Stuck);
+  EXPECT_THAT(missing.culprits, ElementsAre(Culprit{2}));
 }
 
 // Rank 2 waits for a tensor rank: it is late because of that one.
 TEST(MissingRanks, ARankThatWaitsItselfIsNotAtFault) {
-  const MissingRanks missing = find_missing_ranks({1, 2}, {calls(5, 4), calls(4, 4, 1)}, "dp#4", 5);
+  const RankFailure missing = find_missing_ranks({1, 2}, {calls(5, 4), calls(4, 4, 1)}, "dp#4", 5);
   EXPECT_EQ(missing.text, "it was not called by rank 2 (after 4 calls; it waits for another call)");
   EXPECT_THAT(missing.culprits, IsEmpty());
 }
 
 TEST(MissingRanks, NobodyIsAtFaultIfAllMadeTheCall) {
-  const MissingRanks missing = find_missing_ranks({1, 2}, {calls(5, 4), calls(6, 4)}, "dp#4", 5);
+  const RankFailure missing = find_missing_ranks({1, 2}, {calls(5, 4), calls(6, 4)}, "dp#4", 5);
   EXPECT_THAT(missing.text, HasSubstr("a GPU or the network hangs"));
   EXPECT_THAT(missing.culprits, IsEmpty());
 }
 
 TEST(MissingRanks, ASilentRankIsAtFaultOnlyIfOthersAnswer) {
-  const MissingRanks one = find_missing_ranks({1, 2}, {calls(5, 4), std::nullopt}, "dp#4", 5);
+  const RankFailure one = find_missing_ranks({1, 2}, {calls(5, 4), std::nullopt}, "dp#4", 5);
   EXPECT_EQ(one.text, "no answer from rank 2");
-  EXPECT_THAT(one.culprits, ElementsAre(2));
-  const MissingRanks all = find_missing_ranks({1, 2}, Answers(2), "dp#4", 5);
+  EXPECT_EQ(one.kind, FailureKind::Silent);
+  EXPECT_THAT(one.culprits, ElementsAre(Culprit{2}));
+  const RankFailure all = find_missing_ranks({1, 2}, Answers(2), "dp#4", 5);
   EXPECT_EQ(all.text, "no answer from rank 1, rank 2");
+  EXPECT_EQ(all.kind, FailureKind::Unknown);
   EXPECT_THAT(all.culprits, IsEmpty());  // the network of the rank that asks may be broken
 }
 

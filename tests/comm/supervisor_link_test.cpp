@@ -35,14 +35,17 @@ TEST(SupervisorLink, ReportsStepsAndTheEnd) {
       {.step = [] { return 41; }, .silence_s = [] { return 10.0; }, .stop = [](const auto&) {}});
   ASSERT_TRUE(link);
   EXPECT_EQ(poll_until(port, [](const auto& state) { return state.step > 0; }).step, 41);
-  const Blame blame{.fault = FaultKind::Hung, .ranks = {2}, .node = "nid007"};
-  link->ended(3, "the loss is not finite", blame);
-  link->ended(1, "a later error");
+  const RunEnd end{.exit_code = 3,
+                   .failure = {.kind = FailureKind::Stuck,
+                               .culprits = {{2, "nid007"}, {3, ""}},
+                               .file = "a file",
+                               .text = "two\nlines of text"},
+                   .stop = StopCause::File};
+  link->ended(end);
+  link->ended({.failure = {.text = "a later error"}});
   const auto state = poll_until(port, [](const auto& now) { return now.end.has_value(); });
   ASSERT_TRUE(state.end);
-  EXPECT_EQ(state.end->exit_code, 3);
-  EXPECT_EQ(state.end->blame, blame);
-  EXPECT_EQ(state.end->text, "the loss is not finite");
+  EXPECT_EQ(*state.end, end);
 }
 
 TEST(SupervisorLink, PassesTheRequestToStop) {

@@ -295,11 +295,11 @@ Lifeline::Callbacks callbacks() {
                 std::printf("rank %d says: %s\n", rank, text.c_str());
               },
           .on_failure =
-              [](const RankFailure& failure) {
+              [](const RankFailure& failure, const auto&) {
                 std::printf("REPORT: %s\n", failure.text.c_str());
                 std::fflush(stdout);
               },
-          .end = [](const RankFailure& failure) { _exit(failure.exit_code); }};
+          .end = [](const RankFailure& failure) { _exit(failure.exit_code()); }};
 }
 
 void run_on_gpu(World& hosts, Lifeline& lifeline, const std::string& what) {
@@ -315,8 +315,8 @@ void run_on_gpu(World& hosts, Lifeline& lifeline, const std::string& what) {
                    .share_gpu = true,
                    .register_buffers = true,
                    .message_groups = {"pp", "ring", "pairs"},
-                   .on_failure = [&](const CommunicationFailure& error) {
-                     lifeline.fail(error.what(), 1, error.blame());
+                   .on_failure = [&](const RankFailure& failure) {
+                     lifeline.fail(failure);
                      _exit(1);
                    }});
   if (world.rank() == 0) std::printf("%s\n", world.description().c_str());
@@ -332,12 +332,10 @@ int check(const std::string& what) {
     Lifeline lifeline(*hosts, callbacks());
     try {
       run_on_gpu(*hosts, lifeline, what);
-    } catch (const UserError& error) {
-      lifeline.fail(error.what(), 2);
-      _exit(2);
     } catch (const std::exception& error) {
-      lifeline.fail(error.what(), 1);
-      _exit(1);
+      const RankFailure failure = failure_of(error, {hosts->rank()});
+      lifeline.fail(failure);
+      _exit(failure.exit_code());
     }
     if (hosts->rank() == 0) std::printf("%s: passed on %d ranks\n", what.c_str(), hosts->size());
     return 0;

@@ -130,8 +130,8 @@ class Suite {
         verbose_(verbose),
         backend_(make_backend(DeviceChoice::Cuda, 1, {}, hosts.local_rank())),
         gpus_(make_device_world(hosts, *backend_, {.share_gpu = true},
-                                [](const CommunicationFailure& why) {
-                                  std::printf("FAILED: %s\n", why.what());
+                                [](const RankFailure& why) {
+                                  std::printf("FAILED: %s\n", why.text.c_str());
                                   std::fflush(stdout);
                                   _exit(1);
                                 })),

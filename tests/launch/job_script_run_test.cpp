@@ -33,11 +33,12 @@ class RunJobScript : public testing::Test {
     fs::permissions(path("bin/" + name), fs::perms::owner_all);
   }
   // The supervisor ends with these codes, one after the other; 137: it kills itself.
-  void supervisor(const std::string& codes) {
+  void supervisor(const std::string& codes, const std::string& commands = "") {
     directory_.write("codes", codes);
-    program("kintsugi", "echo kintsugi \"$@\" end=$KINTSUGI_END_TIME >>" + path("calls") +
-                            "\nread code rest <" + path("codes") + "\necho $rest >" +
-                            path("codes") + "\n[ $code -eq 137 ] && kill -KILL $$\nexit $code");
+    program("kintsugi", commands + "\necho kintsugi \"$@\" end=$KINTSUGI_END_TIME >>" +
+                            path("calls") + "\nread code rest <" + path("codes") +
+                            "\necho $rest >" + path("codes") +
+                            "\n[ $code -eq 137 ] && kill -KILL $$\nexit $code");
   }
   // Returns the exit code of the script for element `task` of 0 to 2.
   int run(LaunchOptions options, int task = 0) {
@@ -145,16 +146,12 @@ TEST_F(RunJobScript, RequeuesNothingElse) {
   run(kRequeued);
   EXPECT_EQ(end(), "75\n");
   fs::remove(path("run/stop"));
-  directory_.write("run/status.json",
-                   "{\n  \"state\": \"stopped\",\n  \"reason\": \"stop file\"\n}");
-  const auto now = fs::file_time_type::clock::now();
-  fs::last_write_time(path("run/status.json"), now + std::chrono::hours(1));
-  supervisor("75");
+  // The run has removed the stop file that it obeyed, and the supervisor has told so.
+  supervisor("75", "touch " + path("run/launch/asked_to_stop"));
   run(kRequeued);
   EXPECT_EQ(end(), "75\n");
   EXPECT_THAT(calls(), Not(HasSubstr("scontrol")));
-  // The status of an earlier job says nothing about this one.
-  fs::last_write_time(path("run/status.json"), now - std::chrono::hours(1));
+  // What an earlier job was asked for says nothing about this one.
   supervisor("75");
   run(kRequeued);
   EXPECT_THAT(calls(), HasSubstr("scontrol requeue 7\n"));

@@ -12,12 +12,14 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-LaunchAttempt failed(std::int64_t saved) { return {.text = "rank 1 was lost", .saved = saved}; }
+LaunchAttempt failed(std::int64_t saved) {
+  return {.end = {.failure = {.text = "rank 1 was lost"}}, .saved = saved};
+}
 
 TEST(Recovery, OnlyFailuresAreTriedAgain) {
   for (const int code :
        {exit_code::kFinished, exit_code::kMistake, exit_code::kDiverged, exit_code::kStopped})
-    EXPECT_EQ(decide({{.exit_code = code}}, 0, {}).exit_code, code);
+    EXPECT_EQ(decide({{.end = {.exit_code = code}}}, 0, {}).exit_code, code);
   EXPECT_FALSE(decide({failed(0)}, 0, {}).exit_code);
 }
 
@@ -92,21 +94,35 @@ TEST(Recovery, ARunShrinksToANumberOfNodesThatFits) {
   EXPECT_FALSE(choose_nodes(job_on(4, 3), states, even));
 }
 
-LaunchAttempt blaming(Blame blame) { return {.blame = std::move(blame)}; }
-
-TEST(Recovery, OnlyANodeAtFaultIsAvoided) {
-  const NodeVerdict hung = judge_node(blaming({FaultKind::Hung, {3}, "n3"}));
-  EXPECT_TRUE(hung.avoid);
-  EXPECT_EQ(hung.trouble, NodeTrouble::Hung);
-  EXPECT_EQ(judge_node(blaming({FaultKind::Lost, {3}, "n3"})).trouble, NodeTrouble::Lost);
-  const NodeVerdict error = judge_node(blaming({FaultKind::Error, {3}, "n3"}));
-  EXPECT_TRUE(error.avoid);
-  EXPECT_FALSE(error.trouble);  // perhaps of the program or the data: other jobs may use it
-  EXPECT_FALSE(judge_node(blaming({})).avoid);
-  EXPECT_FALSE(judge_node(blaming({FaultKind::Hung, {1, 3}, ""})).avoid);  // on several nodes
-  LaunchAttempt mistake = blaming({FaultKind::Error, {3}, "n3"});
-  mistake.exit_code = 2;
-  EXPECT_FALSE(judge_node(mistake).avoid);
+// Each kind of failure of a rank on node n3: whether this job avoids the node, and what the ledger
+// tells later jobs.
+TEST(Recovery, WhichFailuresExcludeTheNodeOfTheCulprit) {
+  const auto verdict = [](FailureKind kind, std::vector<Culprit> culprits = {{3, "n3"}}) {
+    return judge_node({.kind = kind, .culprits = std::move(culprits)});
+  };
+  const std::vector<std::pair<FailureKind, NodeTrouble>> bad = {
+      {FailureKind::Lost, NodeTrouble::Lost},
+      {FailureKind::Silent, NodeTrouble::Hung},
+      {FailureKind::Stuck, NodeTrouble::Hung}};
+  for (const auto& [kind, trouble] : bad) {
+    EXPECT_TRUE(verdict(kind).avoid) << to_string(kind);
+    EXPECT_EQ(verdict(kind).trouble, trouble) << to_string(kind);
+  }
+  // Perhaps of the program, the data or the file system: other jobs may use the node.
+  for (const FailureKind kind : {FailureKind::Error, FailureKind::Misread}) {
+    EXPECT_TRUE(verdict(kind).avoid) << to_string(kind);
+    EXPECT_FALSE(verdict(kind).trouble) << to_string(kind);
+  }
+  for (const FailureKind kind : {FailureKind::Unknown, FailureKind::Mistake,
+                                 FailureKind::DamagedFile, FailureKind::Diverged}) {
+    EXPECT_FALSE(verdict(kind).avoid) << to_string(kind);
+    EXPECT_FALSE(verdict(kind).trouble) << to_string(kind);
+  }
+  const std::vector<Culprit> one_node = {{2, "n3"}, {3, "n3"}}, several = {{1, "n1"}, {3, "n3"}};
+  EXPECT_TRUE(verdict(FailureKind::Stuck, one_node).avoid);
+  EXPECT_FALSE(verdict(FailureKind::Stuck, several).avoid);
+  EXPECT_FALSE(verdict(FailureKind::Stuck, {}).avoid);
+  EXPECT_FALSE(verdict(FailureKind::Stuck, {{3, ""}}).avoid);
 }
 
 }  // namespace

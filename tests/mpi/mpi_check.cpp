@@ -339,25 +339,22 @@ int check(const std::string& what) {
                                      std::printf("rank %d says: %s\n", rank, text.c_str());
                                    },
                                .on_failure =
-                                   [](const RankFailure& failure) {
+                                   [](const RankFailure& failure, const auto&) {
                                      std::printf("REPORT: %s\n", failure.text.c_str());
                                      std::fflush(stdout);
                                    },
                                .end =
                                    [](const RankFailure& failure) {
-                                     if (failure.rank == 0)
+                                     if (failure.rank() == 0)
                                        std::fprintf(stderr, "END: %s\n", failure.text.c_str());
-                                     _exit(failure.exit_code);
+                                     _exit(failure.exit_code());
                                    }});
     try {
       run(*world, what);
       lifeline.say("done");
       lifeline.goodbye();
-    } catch (const UserError& error) {
-      lifeline.fail(error.what(), 2);
-      throw;
     } catch (const std::exception& error) {
-      lifeline.fail(error.what(), 1);
+      lifeline.fail(failure_of(error, {world->rank()}));
       throw;
     }
     if (world->rank() == 0) std::printf("%s: passed on %d ranks\n", what.c_str(), world->size());

@@ -110,13 +110,12 @@ void decode_lines(const CodecArguments& arguments) {
   std::string text;
   for_each_line([&](const std::string& line, std::int64_t number, std::string& output) {
     text.clear();
+    const auto ids = parse_ids(line, number);
     try {
-      tokenizer->decode(parse_ids(line, number), text,
+      tokenizer->decode(ids, text,
                         arguments.special ? SpecialTokens::Honoured : SpecialTokens::AsText);
     } catch (const UserError& error) {
-      const std::string what = error.what();
-      if (what.starts_with("standard input")) throw;
-      line_error(number, what);
+      line_error(number, error.what());
     }
     output += Json(replace_invalid_utf8(text)).dump();
   });

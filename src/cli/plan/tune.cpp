@@ -100,7 +100,7 @@ class Tuning {
       start_some(jobs);
       if (jobs.running() == 0) return true;
       const auto ended = jobs.poll();
-      if (ended && ended->stopped_by_signal) break;
+      if (ended && ended->stopped) break;
       if (ended)
         take(*ended, jobs);
       else

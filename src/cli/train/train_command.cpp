@@ -89,10 +89,11 @@ struct TrainParts {
 };
 
 // Writes where all ranks were when one was lost, for an engineer: flight.jsonl.
-void keep_positions(const std::filesystem::path& directory, const RankFailure& failure) {
-  if (failure.positions.empty()) return;
+void keep_positions(const std::filesystem::path& directory,
+                    const std::vector<std::string>& positions) {
+  if (positions.empty()) return;
   std::ofstream file(directory / "flight.jsonl");
-  for (const std::string& position : failure.positions) file << position << "\n";
+  for (const std::string& position : positions) file << position << "\n";
 }
 
 // Completes or chooses the layout of one stage. All ranks call it.
@@ -293,18 +294,14 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   const auto watch = [&](Trainer* trainer) {
     if (trainer == nullptr) return job.on_failure({});
     if (energy) trainer->meter_with(*energy);
-    job.on_failure([trainer](const RankFailure& failure) {
-      keep_positions(trainer->directory(), failure);
-      const bool blamed = failure.blame.fault != FaultKind::Unknown;
-      return trainer->note_failure({.rank = blamed ? failure.blame.rank() : failure.rank,
-                                    .node = failure.blame.node,
-                                    .exit_code = failure.exit_code,
-                                    .message = failure.text});
+    job.on_failure([trainer](const RankFailure& failure, const auto& positions) {
+      keep_positions(trainer->directory(), positions);
+      return trainer->note_failure(failure);
     });
   };
   const RunOutcome outcome =
       run->run(arguments.resume == "auto" ? ResumeMode::Auto : ResumeMode::Never, watch);
-  if (outcome == RunOutcome::Stopped) job.set_exit_code(exit_code::kStopped);
+  if (outcome == RunOutcome::Stopped) job.set_stopped(run->trainer().stop_cause());
   if (outcome == RunOutcome::Finished)
     log_info("finished; the run is in {}", run->trainer().directory().string());
   if (profile) profile->report();

@@ -84,8 +84,8 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
       watch(hosts, {.device = options.device,
                     .timeout_s = options.timeout_s,
                     .on_failure = options.on_failure ? options.on_failure
-                                                     : [](const CommunicationFailure& error) {
-                                                         log_message(LogLevel::Error, error.what());
+                                                     : [](const RankFailure& failure) {
+                                                         log_message(LogLevel::Error, failure.text);
                                                          std::abort();  // rather than hang
                                                        },
                     .trace = options.trace,

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "comm/blame.h"
 #include "comm/communicator.h"
+#include "comm/rank_failure.h"
 #include "core/trace.h"
 
 namespace kintsugi {
@@ -33,10 +33,9 @@ struct NcclOptions {
   // Groups in which neighbours in a ring exchange messages. They connect when they are created. In
   // other groups the first message between two ranks blocks both hosts until both have called it.
   std::vector<std::string> message_groups = {"pp", "cp"};
-  // Called once, from another thread, after all communicators have been aborted. The text says what
-  // failed and which ranks caused it. The process should exit, since its main thread may wait for a
-  // call that was aborted.
-  std::function<void(const CommunicationFailure&)> on_failure = {};
+  // Called once, from another thread, after all communicators have been aborted. The process should
+  // exit, since its main thread may wait for a call that was aborted.
+  std::function<void(const RankFailure&)> on_failure = {};
   // Optional: records every call. `event_time` returns the time of a cudaEvent_t in the trace's
   // seconds; it is the backend's, so that both use the same clock.
   Trace* trace = nullptr;

@@ -166,7 +166,7 @@ void Watch::trace_ends() {
   for (const auto& lane : lanes())
     check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
   const std::lock_guard lock(mutex_);
-  if (error_.empty()) find_done();
+  if (!failure_) find_done();
 }
 
 void Watch::work() {
@@ -179,7 +179,7 @@ void Watch::work() {
     try {
       if (!poll()) return;
     } catch (const Failure& error) {  // of the GPU or NCCL
-      report({.text = error.what(), .blame = {.fault = FaultKind::Error, .ranks = {rank_}}},
+      report({.failure = failure_of(error, {.rank = rank_})},
              std::unique_lock(mutex_, std::try_to_lock));
       return;
     }
@@ -193,7 +193,7 @@ bool Watch::poll() {
     if (stuck) report(*stuck, std::move(lock));
     return !stuck;
   }
-  if (!error_.empty()) return false;
+  if (failure_) return false;
   find_done();
   std::optional<Problem> found = late_call();
   if (!found && Clock::now() - errors_read_ > kErrorPollInterval) {
@@ -209,10 +209,12 @@ std::optional<Watch::Problem> Watch::late_call() const {
   for (const auto& call : calls_) {
     if (!call->began || seconds(Clock::now() - *call->began) < options_.timeout_s) continue;
     const Lane& lane = *call->lane;
-    return Problem{
-        fmt::format("group {}: {} number {} did not finish within {:.0f} s on rank {}", lane.id,
-                    to_string(call->kind), call->number, options_.timeout_s, rank_),
-        lane.id, call->number, lane.members};
+    return Problem{{.text = fmt::format(
+                        "group {}: {} number {} did not finish within {:.0f} s on rank {}", lane.id,
+                        to_string(call->kind), call->number, options_.timeout_s, rank_)},
+                   lane.id,
+                   call->number,
+                   lane.members};
   }
   return {};
 }
@@ -227,11 +229,14 @@ std::optional<Watch::Problem> Watch::broken_lane() const {
       state = status;
     }
     const char* detail = ncclGetLastError(lane->comm);
-    return Problem{fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}",
-                               lane->id, lane->started.load(), rank_, ncclGetErrorString(state),
-                               detail != nullptr && *detail != '\0' ? ": " : "",
-                               detail != nullptr ? detail : ""),
-                   lane->id, lane->started, lane->members};
+    return Problem{
+        {.text = fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}",
+                             lane->id, lane->started.load(), rank_, ncclGetErrorString(state),
+                             detail != nullptr && *detail != '\0' ? ": " : "",
+                             detail != nullptr ? detail : "")},
+        lane->id,
+        lane->started,
+        lane->members};
   }
   return {};
 }
@@ -240,9 +245,9 @@ std::optional<Watch::Problem> Watch::host_stuck() const {
   const double timeout_s = std::max(options_.timeout_s, kMinHostTimeout_s);
   const std::lock_guard lock(lanes_mutex_);
   if (inside_.what == nullptr || seconds(Clock::now() - inside_.since) < timeout_s) return {};
-  return Problem{fmt::format("group {}: {} did not return within {:.0f} s on rank {}",
-                             inside_.lane == nullptr ? "?" : inside_.lane->id, inside_.what,
-                             timeout_s, rank_)};
+  return Problem{{.text = fmt::format("group {}: {} did not return within {:.0f} s on rank {}",
+                                      inside_.lane == nullptr ? "?" : inside_.lane->id,
+                                      inside_.what, timeout_s, rank_)}};
 }
 
 std::string Watch::call_counts() const {
@@ -252,7 +257,7 @@ std::string Watch::call_counts() const {
 }
 
 // Finds the ranks that a call waits for. Called without the lock, since other ranks ask too.
-MissingRanks Watch::missing_ranks(const Problem& problem) const {
+RankFailure Watch::missing_ranks(const Problem& problem) const {
   std::vector<int> others = problem.members;
   std::erase(others, rank_);
   return find_missing_ranks(others, roll_call_.ask(others, kAnswerTimeoutMs), problem.id,
@@ -263,38 +268,35 @@ void Watch::report(const Problem& problem, std::unique_lock<std::mutex> lock) {
   // If the host hangs in NCCL with the lock, only the end of the process can stop the GPU.
   const bool locked = lock.owns_lock();
   if (locked) {
-    error_ = problem.text;
+    failure_ = problem.failure;
     abort_all();
     lock.unlock();
   }
-  std::string text = problem.text;
-  Blame blame = problem.blame;
+  RankFailure failure = problem.failure;
   if (!problem.members.empty()) {
-    MissingRanks missing = missing_ranks(problem);
-    text += "; " + missing.text;
-    blame = hung_ranks(std::move(missing.culprits));
+    failure = missing_ranks(problem);
+    failure.text = problem.failure.text + "; " + failure.text;
   }
   if (locked) {
     lock.lock();
-    error_ = text;
-    blame_ = blame;
+    failure_ = failure;
     reported_ = true;
     lock.unlock();
     report_done_.notify_all();
   }
-  options_.on_failure(CommunicationFailure(text, blame));
+  options_.on_failure(failure);
 }
 
 void Watch::throw_after_error(std::unique_lock<std::mutex>& lock) {
-  if (error_.empty()) return;
+  if (!failure_) return;
   report_done_.wait_for(lock, kReportTimeout, [this] { return reported_; });
-  throw CommunicationFailure(error_, blame_);
+  throw CommunicationFailure(*failure_);
 }
 
 void Watch::abandon() {
   const std::lock_guard lock(mutex_);
-  if (!error_.empty()) return;
-  error_ = "communication was abandoned after an error";
+  if (failure_) return;
+  failure_ = RankFailure{.text = "communication was abandoned after an error"};
   reported_ = true;
   abort_all();
 }

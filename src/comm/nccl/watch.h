@@ -12,11 +12,11 @@
 #include <thread>
 #include <vector>
 
-#include "comm/blame.h"
 #include "core/collective.h"
 #include "comm/communicator.h"
 #include "comm/missing_ranks.h"
 #include "comm/nccl/calls.h"
+#include "comm/rank_failure.h"
 #include "comm/roll_call.h"
 #include "core/trace.h"
 
@@ -89,7 +89,7 @@ class Watch final : private Trace::Source {
   struct Options {
     int device;
     double timeout_s;
-    std::function<void(const CommunicationFailure&)> on_failure;  // required
+    std::function<void(const RankFailure&)> on_failure;  // required
     Trace* trace = nullptr;
     std::function<double(void* event)> event_time = {};  // with a trace
   };
@@ -112,7 +112,7 @@ class Watch final : private Trace::Source {
   }
   bool has_failed() const {
     const std::lock_guard lock(mutex_);
-    return !error_.empty();
+    return failure_.has_value();
   }
 
   void add(std::shared_ptr<Lane> lane);
@@ -148,17 +148,16 @@ class Watch final : private Trace::Source {
   void finish(Call& call);
   // What failed, and the call that some of `members` may not have made.
   struct Problem {
-    std::string text;
+    RankFailure failure;  // as far as it is known without asking others
     std::string id = {};  // of the lane
     std::int64_t number = 0;
     std::vector<int> members = {};  // empty: do not ask other ranks
-    Blame blame = {};               // without asking others
   };
   std::optional<Problem> late_call() const;
   std::optional<Problem> broken_lane() const;
   std::optional<Problem> host_stuck() const;
   std::string call_counts() const;
-  MissingRanks missing_ranks(const Problem& problem) const;
+  RankFailure missing_ranks(const Problem& problem) const;
   void report(const Problem& problem, std::unique_lock<std::mutex> lock);
   // Throws Failure if there was an error, after it has been reported.
   void throw_after_error(std::unique_lock<std::mutex>& lock);
@@ -170,9 +169,8 @@ class Watch final : private Trace::Source {
 
   mutable std::mutex mutex_;                // guards NCCL calls and the members up to lanes_mutex_
   std::list<std::shared_ptr<Call>> calls_;  // not done yet
-  std::string error_;
-  Blame blame_;
-  bool reported_ = false;  // error_ is complete
+  std::optional<RankFailure> failure_;
+  bool reported_ = false;  // failure_ is complete
   std::condition_variable report_done_;
   Clock::time_point errors_read_;
 

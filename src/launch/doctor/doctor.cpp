@@ -96,10 +96,13 @@ class Doctor {
   template <class F>
   void limited(const char* check, Work kind, F&& work) {
     const TimeLimit limit(options_.limit_s, [&] {
-      const std::string text = fmt::format("node {}: the {} check did not end within {:.3g} s",
-                                           options_.node, check, options_.limit_s);
-      if (options_.on_hang)
-        options_.on_hang({text, kind == Work::Own ? hung_ranks({hosts_.rank()}) : Blame{}});
+      RankFailure failure{.text = fmt::format("node {}: the {} check did not end within {:.3g} s",
+                                              options_.node, check, options_.limit_s)};
+      if (kind == Work::Own) {
+        failure.kind = FailureKind::Stuck;
+        failure.culprits = {{hosts_.rank(), options_.node}};
+      }
+      if (options_.on_hang) options_.on_hang(failure);
     });
     work();
   }
@@ -212,7 +215,7 @@ Diagnosis diagnose(World& hosts, World& devices, Backend& backend, const DoctorO
 }
 
 void refuse_errors(Communicator& group, const Diagnosis& diagnosis, const std::string& prefix) {
-  std::string verdict;  // U: a mistake of the user, F: a failure; then the text
+  std::string verdict;
   const Findings& findings = diagnosis.findings;
   const auto is_error = [](const Finding& f) { return f.severity == Severity::Error; };
   auto shown = std::find_if(findings.begin(), findings.end(),
@@ -221,13 +224,13 @@ void refuse_errors(Communicator& group, const Diagnosis& diagnosis, const std::s
   if (!mistake) shown = std::find_if(findings.begin(), findings.end(), is_error);
   if (shown != findings.end()) {
     const std::size_t errors = diagnosis.count(Severity::Error);
-    verdict = fmt::format("{}{}{}{}", mistake ? 'U' : 'F', prefix, shown->text,
-                          errors > 1 ? fmt::format(" (and {} more errors)", errors - 1) : "");
+    verdict = to_message(
+        {.kind = mistake ? FailureKind::Mistake : FailureKind::Error,
+         .text = fmt::format("{}{}{}", prefix, shown->text,
+                             errors > 1 ? fmt::format(" (and {} more errors)", errors - 1) : "")});
   }
   verdict = text_of(group, 0, verdict);
-  if (verdict.empty()) return;
-  if (verdict.front() == 'U') throw SharedUserError(verdict.substr(1));
-  throw SharedFailure(verdict.substr(1));
+  if (!verdict.empty()) throw_shared(failure_from_message(verdict));
 }
 
 std::vector<std::string> exclude_bad_nodes(const Diagnosis& diagnosis, const NodeLedger& ledger,

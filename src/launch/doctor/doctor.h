@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "comm/blame.h"
 #include "comm/communicator.h"
+#include "comm/rank_failure.h"
 #include "launch/doctor/judge.h"
 #include "launch/doctor/measure.h"
 
@@ -35,7 +35,7 @@ struct DoctorOptions {
   double needed_bytes = 0, wanted_bytes = 0;  // of the next checkpoint, and of all of them
   double budget_s = 5;                        // links are not measured when it is used up
   double limit_s = 60;  // of one check on one rank; longer: on_hang ends the job
-  std::function<void(const CommunicationFailure&)> on_hang = {};
+  std::function<void(const RankFailure&)> on_hang = {};
   std::filesystem::path root = "/";  // contains sys and dev
   SecondsClock now = steady_seconds;
 };

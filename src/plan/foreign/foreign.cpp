@@ -9,67 +9,66 @@ constexpr double kHiddenCollectives = 0.4;
 Software software_of(System system) {
   switch (system) {
     case System::Megatron2021:
-      return {.name = "Megatron-LM 2021",
-              .fused_attention = false,
+      return {.fused_attention = false,
               .host_us = 8,
               .elementwise = 1.3,
               .overlaps_tensor = false,
               .overlaps_data = 0,
               .overlaps_gather = 0,
               .pipeline_stops = 1,
+              .scattered_pipeline = true,
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 30};
     case System::Megatron2022:  // selective recomputation, sequence parallelism
-      return {.name = "Megatron-LM 2022",
-              .fused_attention = false,
+      return {.fused_attention = false,
               .host_us = 8,
               .elementwise = 1.2,
               .overlaps_tensor = true,
               .hides_tensor = kHiddenCollectives,
               .overlaps_data = 0,
               .overlaps_gather = 0,
+              .scattered_pipeline = true,
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 30};
     case System::MegatronDeepSpeed:
     case System::MegatronDeepSpeed2021:
-      return {.name = "Megatron-DeepSpeed",
-              .fused_attention = false,
+      return {.fused_attention = false,
               .host_us = 10,
               .elementwise = 1.3,
               .overlaps_tensor = false,
               .overlaps_data = 0,
               .overlaps_gather = 0,
               .pipeline_stops = 1,
+              .scattered_pipeline = true,
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 50};
     case System::DeepSpeedZero3:  // one collective per matrix, no prefetch
-      return {.name = "DeepSpeed ZeRO-3 2021",
-              .fused_attention = false,
+      return {.fused_attention = false,
               .host_us = 10,
               .elementwise = 1.3,
               .overlaps_data = 0,
               .overlaps_gather = 0,
+              .scattered_pipeline = true,
               .layer_calls = 4,
               .gradient_wire = 2,
               .communication = 3,
               .step_ms = 50};
     case System::MegatronCore:
-      return {.name = "Megatron Core",
-              .host_us = 8,
+      return {.host_us = 8,
               .elementwise = 1.2,
               .hides_tensor = kHiddenCollectives,
               .overlaps_data = 0.8,
               .overlaps_gather = 0.8,
+              .scattered_pipeline = true,
               .communication = 1.2,
               .step_ms = 100};
     case System::Nanotron:
       // Every collective waits for the slowest host of its group, which is slower if the hosts also
       // handle pipeline messages. Sends and receives are sequential.
-      return {.name = "nanotron",
-              .host_us = 14,
+      return {.host_us = 14,
               .collective_host_us = 350,
               .pipeline_host_us = 240,
               .elementwise = 5,
@@ -80,24 +79,25 @@ Software software_of(System system) {
               .overlaps_sharded = 0.3,
               .overlaps_gather = 0,
               .pipeline_stops = 2,
+              .scattered_pipeline = true,
               .communication = 1.3,
               .step_ms = 45};
     case System::Fsdp:
-      return {.name = "FSDP",
-              .attention_speed = 0.85,
+      return {.attention_speed = 0.85,
               .host_us = 12,
               .elementwise = 1.9,
               .overlaps_data = 0.9,
               .overlaps_gather = 0.9,
+              .scattered_pipeline = true,
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 20};
     case System::Torchtitan:
-      return {.name = "torchtitan",
-              .host_us = 10,
+      return {.host_us = 10,
               .elementwise = 3,
               .overlaps_data = 0.9,
               .overlaps_gather = 0.9,
+              .scattered_pipeline = true,
               .communication = 1.2,
               .step_ms = 15};
   }

@@ -256,11 +256,9 @@ Evaluation Planner::evaluate(const Layout& l) {
   return e;
 }
 
-// Some programs split a message among the tensor ranks; this engine does not.
 double Planner::message_s(const Layout& l, const MicroBatchCost& p) const {
   if (l.pp == 1) return 0;
-  const bool split = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
-                     software_.name != "kintsugi";
+  const bool split = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1;
   return software_.communication *
          collective_s(links(l, GroupKind::Pp), Collective::Send,
                       static_cast<double>(p.trace.boundary) / (split ? l.tp : 1));

@@ -144,10 +144,7 @@ std::string fall_back(const CheckpointPaths& damaged, const std::string& damage)
   const std::optional<fs::path> next = peek_latest_checkpoint(damaged.folder);
   if (!next) {
     take_back(damaged, aside);
-    user_error(
-        "{}; the run has no other checkpoint: copy {} again from a backup, or choose another "
-        "run.dir",
-        damage, damaged.model().string());
+    return "";
   }
   const CheckpointPaths found{damaged.folder, next->filename().string()};
   point_latest_to(found);

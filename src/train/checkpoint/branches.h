@@ -25,7 +25,7 @@ std::optional<std::filesystem::path> look_for_latest_checkpoint(
     const std::filesystem::path& folder);
 
 // Sets a damaged checkpoint of the run aside and points `latest` to the newest of its branch that
-// is left, whose name it returns. If none is left, changes nothing and throws UserError. `damage`
+// is left, whose name it returns. If none is left, changes nothing and returns "". `damage`
 // describes what is damaged.
 std::string fall_back(const CheckpointPaths& damaged, const std::string& damage);
 

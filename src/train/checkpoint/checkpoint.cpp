@@ -30,7 +30,7 @@ Json parse_json(const std::string& text, const std::string& source) {
   try {
     return Json::parse(text);
   } catch (const nlohmann::json::exception&) {
-    damaged_file("{} is not valid JSON: the checkpoint is damaged; copy it again", source);
+    damaged_file(source, "{} is not valid JSON: the checkpoint is damaged; copy it again", source);
   }
 }
 
@@ -234,6 +234,7 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const B
     state_files = state_directory(model);
     if (!fs::exists(state_files))
       damaged_file(
+          state_files.string(),
           "the checkpoint {} cannot be continued without the optimizer's state, which is not in {}",
           model.string(), state_files.string());
   });

@@ -86,9 +86,10 @@ std::filesystem::path write_checkpoint(const std::filesystem::path& checkpoints,
                                        const Snapshot* snapshot = nullptr);
 
 // Loads weights, optimizer and state into a prepared engine. All ranks call it. Every file is
-// checked against its hash while it is read. Throws SharedDamagedFile if one is damaged or missing,
-// and another UserError if the model is another one; the engine's content is then undefined. If the
-// precision differs from that of the checkpoint, weights are loaded from its master weights.
+// checked against its hash while it is read. Throws SharedUserError (DamagedFile) if one is damaged
+// or missing, and another UserError if the model is another one; the engine's content is then
+// undefined. If the precision differs from that of the checkpoint, weights are loaded from its
+// master weights.
 //
 // `begins`, if given, decides whether a new stage begins with this checkpoint. Then the model may
 // differ in what leaves its weights valid (other_shape).

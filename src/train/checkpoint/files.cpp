@@ -129,14 +129,15 @@ const char* remedy(CheckpointOf owner) {
 }
 
 [[noreturn]] void damaged(const fs::path& file, const std::string& what, CheckpointOf owner) {
-  damaged_file("{} {}: it is damaged{}", file.string(), what, remedy(owner));
+  damaged_file(file.string(), "{} {}: it is damaged{}", file.string(), what, remedy(owner));
 }
 
 void check_exists(const fs::path& file, CheckpointOf owner) {
   std::error_code error;
   if (fs::exists(file, error)) return;
   if (error) failure("cannot read {}: {}", file.string(), error.message());  // it may be intact
-  damaged_file("{} is missing: the checkpoint was not copied in full{}", file.string(),
+  damaged_file(file.string(), "{} is missing: the checkpoint was not copied in full{}",
+               file.string(),
                owner == CheckpointOf::OtherRun
                    ? "; copy the file again, or name another checkpoint in run.from"
                    : "");
@@ -168,7 +169,7 @@ Checksums read_list(const fs::path& directory, CheckpointOf owner) {
   try {
     return parse_checksums(text, list.string());
   } catch (const UserError& error) {
-    damaged_file("{}: it is damaged{}", error.what(), remedy(owner));
+    damaged_file(list.string(), "{}: it is damaged{}", error.what(), remedy(owner));
   }
 }
 
@@ -211,34 +212,31 @@ bool text_matches(const fs::path& path, const std::string& expected) {
   return hash == expected;
 }
 
-bool matches_list(const fs::path& directory, const std::string& damage) {
-  const auto named = [&](const std::string& name) {
-    return damage.find((directory / name).string()) != std::string::npos;
-  };
+bool matches_list(const fs::path& directory, const fs::path& file) {
   const Checksums checksums = read_list(directory, CheckpointOf::ThisRun);
   for (const auto& [name, expected] : checksums.texts) {
-    if (!named(name)) continue;
-    check_exists(directory / name, CheckpointOf::ThisRun);
-    if (!text_matches(directory / name, expected)) return false;
+    if (directory / name != file) continue;
+    check_exists(file, CheckpointOf::ThisRun);
+    return text_matches(file, expected);
   }
   for (const auto& [name, ranges] : checksums.tensors) {
-    if (!named(name)) continue;
-    check_exists(directory / name, CheckpointOf::ThisRun);
-    if (!ranges_match(directory / name, ranges)) return false;
+    if (directory / name != file) continue;
+    check_exists(file, CheckpointOf::ThisRun);
+    return ranges_match(file, ranges);
   }
   return true;
 }
 
 }  // namespace
 
-bool is_still_damaged(const fs::path& checkpoint, const std::string& damage) {
+bool is_still_damaged(const fs::path& checkpoint, const fs::path& file) {
   const fs::path model = fs::canonical(checkpoint), state = state_directory(model);
   if (!what_is_missing({model.parent_path(), model.filename().string()}).empty()) return true;
   bool good = true;
   without_mistakes(CheckpointOf::ThisRun, [&] {
     try {
       for (const fs::path& directory : {model, model / kAverage, state})
-        if (good && fs::exists(directory)) good = matches_list(directory, damage);
+        if (good && fs::exists(directory)) good = matches_list(directory, file);
     } catch (const DamagedFile&) {
       good = false;  // a file is missing, or the list is no list
     }

@@ -79,9 +79,8 @@ enum class CheckpointOf : bool { ThisRun, OtherRun };
 void verify_files(Communicator& group, const std::filesystem::path& directory, FileLoader& loader,
                   CheckpointOf owner);
 
-// Checks again, on this rank alone, the files of a checkpoint that `damage`, the message of an
-// error, names. Failure if one cannot be read.
-bool is_still_damaged(const std::filesystem::path& checkpoint, const std::string& damage);
+// Checks one file of a checkpoint again, on this rank alone. Failure if it cannot be read.
+bool is_still_damaged(const std::filesystem::path& checkpoint, const std::filesystem::path& file);
 
 // Announces the checksums of a directory whose weights another run starts from
 // (model/checksums.h). The ranks share the ranges.

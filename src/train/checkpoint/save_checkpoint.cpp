@@ -172,12 +172,14 @@ fs::path write_checkpoint(const fs::path& checkpoints, Engine& engine, const Tra
   Communicator& host = engine.groups()[GroupKind::Checkpoint];
   const bool first = host.rank() == 0;
   // All ranks know of a failure inside together(); any other failure ends the job.
-  const auto give_up = [&] [[noreturn]] (const std::exception& error) {
+  const auto give_up = [&] [[noreturn]] (RankFailure failure) {
     if (first) withdraw_checkpoint(target);
     host.barrier();
-    throw SharedFailure(
+    failure.kind = FailureKind::Error;
+    failure.text =
         fmt::format("the checkpoint of step {} was not saved, earlier ones are unchanged: {}",
-                    state.step, error.what()));
+                    state.step, failure.text);
+    throw SharedFailure(std::move(failure));
   };
   try {
     write_contents(target.with(".tmp"), engine, state, options, snapshot);
@@ -185,9 +187,9 @@ fs::path write_checkpoint(const fs::path& checkpoints, Engine& engine, const Tra
       if (first) publish_checkpoint(target);
     });
   } catch (const SharedFailure& error) {
-    give_up(error);
+    give_up(error.failure());
   } catch (const SharedUserError& error) {
-    give_up(error);
+    give_up(error.failure());
   }
   if (first) remove_old_checkpoints(target, options.keep);
   return target.model();

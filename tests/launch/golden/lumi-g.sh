@@ -34,8 +34,7 @@ if [ -n "$end" ] && KINTSUGI_END_TIME=$(date --date="$end" +%s 2>/dev/null); the
 fi
 
 run=/scratch/project/runs/demo
-rm -f "$run/launch/exit_code"
-touch "$run/launch/started"
+rm -f "$run/launch/exit_code" "$run/launch/asked_to_stop"
 # The supervisor starts the ranks. It is started again only if it was killed or has crashed.
 for attempt in {1..20}; do
   /opt/kintsugi/bin/kintsugi launch --supervise "$run"
@@ -47,10 +46,7 @@ done
 status=$code
 if [ "$code" -eq 75 ]; then status=0; fi
 
-asked_to_stop() {
-  [ -e "$run/stop" ] && return
-  [ "$run/status.json" -nt "$run/launch/started" ] && grep -q '"reason": "stop file"' "$run/status.json"
-}
+asked_to_stop() { [ -e "$run/stop" ] || [ -e "$run/launch/asked_to_stop" ]; }
 # The next job of the array continues, unless the run has ended (0 finished, 2 mistake, 3 diverged,
 # 4 no progress), somebody asked for the stop, or this is the last one.
 case $code in

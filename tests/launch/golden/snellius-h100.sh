@@ -26,8 +26,7 @@ if [ -n "$end" ] && KINTSUGI_END_TIME=$(date --date="$end" +%s 2>/dev/null); the
 fi
 
 run=/scratch/project/runs/demo
-rm -f "$run/launch/exit_code"
-touch "$run/launch/started"
+rm -f "$run/launch/exit_code" "$run/launch/asked_to_stop"
 # The supervisor starts the ranks. It is started again only if it was killed or has crashed.
 for attempt in {1..20}; do
   /opt/kintsugi/bin/kintsugi launch --supervise "$run"
