@@ -1,30 +1,18 @@
 #include "model/block.h"
 
-#include "model/layers/attention.h"
-#include "model/layers/mlp.h"
-#include "model/layers/retention.h"
-
 namespace kintsugi {
-namespace {
 
-struct MakeSublayer {
-  std::unique_ptr<Sublayer> operator()(const AttentionSpec& spec) const {
-    return std::make_unique<Attention>(spec);
-  }
-  std::unique_ptr<Sublayer> operator()(const RetentionSpec& spec) const {
-    return std::make_unique<Retention>(spec);
-  }
-  std::unique_ptr<Sublayer> operator()(const MlpSpec& spec) const {
-    return std::make_unique<Mlp>(spec);
-  }
-};
-
-}  // namespace
+std::vector<LinearUse> LayerSpec::linears() {
+  std::vector<LinearUse> all;
+  for (BranchSpec& branch : branches)
+    for (LinearUse& use : branch.sublayer.linears()) all.push_back(std::move(use));
+  return all;
+}
 
 // ---- a branch
 
 Branch::Branch(const BranchSpec& spec, std::int64_t hidden, std::uint64_t site)
-    : hidden_(hidden), site_(site), sublayer_(std::visit(MakeSublayer{}, spec.sublayer)) {
+    : hidden_(hidden), site_(site), sublayer_(spec.sublayer.make()) {
   if (spec.before) before_.emplace(*spec.before);
   if (spec.after) after_.emplace(*spec.after);
 }

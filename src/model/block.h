@@ -51,7 +51,7 @@ class Branch {
   std::int64_t hidden_;
   std::uint64_t site_;
   std::optional<Norm> before_, after_;
-  std::unique_ptr<Sublayer> sublayer_;
+  std::shared_ptr<Sublayer> sublayer_;
   Saved normed_;  // (rows, hidden): the sublayer's input
   Saved summed_;  // (rows, hidden): the sublayer's output, before the norm `after`
 };

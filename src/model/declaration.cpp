@@ -18,37 +18,30 @@ int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inp
   flops_.linear += 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);
   return add({.name = std::move(name),
               .global = o.in_out ? Shape{inputs, outputs} : Shape{outputs, inputs},
-              .group = o.group,
-              .init = o.init,
               .shard = {.dimension = (o.shard.along == Shard::Along::Outputs) == o.in_out ? 1 : 0},
               .matrices = {.dimension = o.in_out ? 1 : 0, .count = o.matrices, .turn = o.turn},
               .decay = true,
-              .overwritten = true,
-              .packed = o.packed},
-             o.shard);
+              .overwritten = true},
+             o);
 }
 
 int Declaration::vector(std::string name, std::int64_t extent, const Options& o) {
-  return add({.name = std::move(name),
-              .global = {extent},
-              .group = o.group,
-              .init = o.init,
-              .shard = {.dimension = 0},
-              .packed = o.packed},
-             o.shard);
+  return add({.name = std::move(name), .global = {extent}, .shard = {.dimension = 0}}, o);
 }
 
 int Declaration::table(std::string name, std::int64_t rows, std::int64_t width, const Options& o) {
-  return add({.name = std::move(name),
-              .global = {rows, width},
-              .group = o.group,
-              .init = o.init,
-              .shard = {.dimension = 0},
-              .decay = true},
-             o.shard);
+  return add(
+      {.name = std::move(name), .global = {rows, width}, .shard = {.dimension = 0}, .decay = true},
+      o);
 }
 
-int Declaration::add(Parameter parameter, const Shard& shard) {
+int Declaration::add(Parameter parameter, const Options& options) {
+  const Shard& shard = options.shard;
+  parameter.group = options.group;
+  parameter.init = options.init;
+  parameter.data = options.data;
+  parameter.packed = options.packed;
+  parameter.hidden = options.hidden;
   parameter.shard.parts = shard.parts;
   if (shard.along == Shard::Along::None) parameter.shard.dimension = -1;
   if (ranks_.tensor > 1) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,19 @@ struct CacheSpec {
   std::string_view label;
   std::int64_t per_token = 0, fixed = 0;  // elements
   bool wide = false;
+  std::int64_t queries = 0;  // per_token only: the heads that read each key head
+};
+
+// What a layer reads of the tables that all layers of a rank share (PositionTables).
+struct PositionSpec {
+  std::optional<RopeSpec> rope = {};
+  std::int64_t slopes = 0, decays = 0;  // the heads of this rank that have one
+};
+
+// The heads of this rank whose keys and values travel around the context ranks (RingAttention).
+struct RingSpec {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool operator==(const RingSpec&) const = default;
 };
 
 // Handles of declared tensors.
@@ -106,8 +120,10 @@ class Declaration {
     ParameterGroup group;
     Init init;
     Shard shard = {};
+    DataGroups data = {};
     bool in_out = false;
     bool packed = false;  // forms one matrix with the preceding parameter
+    bool hidden = false;  // Parameter::hidden
     // The outputs belong to so many matrices (MatrixParts).
     int matrices = 1;
     std::int64_t turn = 0;
@@ -123,6 +139,8 @@ class Declaration {
   Saved saved(const TensorSpec& spec);
   Workspace workspace(const TensorSpec& spec);
   void cache(const CacheSpec& spec) { caches_.push_back(spec); }
+  void positions(const PositionSpec& spec) { positions_.push_back(spec); }
+  void ring(const RingSpec& spec) { rings_.push_back(spec); }
   void mixing(double causal, double full) {
     flops_.mixing_causal += causal;
     flops_.mixing_full += full;
@@ -132,13 +150,15 @@ class Declaration {
   const std::vector<TensorSpec>& saved() const { return saved_; }
   const std::vector<TensorSpec>& workspace() const { return workspace_; }
   const std::vector<CacheSpec>& caches() const { return caches_; }
+  const std::vector<PositionSpec>& positions() const { return positions_; }
+  const std::vector<RingSpec>& rings() const { return rings_; }
   const LayerFlops& flops() const { return flops_; }
   // The buckets of the declared parameters, in order of declaration, without duplicates.
   std::vector<int> buckets() const;
   int last() const { return ids_.back(); }
 
  private:
-  int add(Parameter parameter, const Shard& shard);
+  int add(Parameter parameter, const Options& options);
 
   LayerRanks ranks_;
   std::int64_t length_;
@@ -147,6 +167,8 @@ class Declaration {
   std::vector<int> ids_;
   std::vector<TensorSpec> saved_, workspace_;
   std::vector<CacheSpec> caches_;
+  std::vector<PositionSpec> positions_;
+  std::vector<RingSpec> rings_;
   LayerFlops flops_;
 };
 

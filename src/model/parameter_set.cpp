@@ -44,13 +44,6 @@ std::string_view to_string(ParameterGroup group) {
   return "?";
 }
 
-bool is_hidden_matrix(const Parameter& parameter) {
-  const ParameterGroup group = parameter.group;
-  return parameter.global.rank() == 2 &&
-         (group == ParameterGroup::Attention || group == ParameterGroup::Retention ||
-          group == ParameterGroup::Mlp);
-}
-
 ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, whole_model(config)) {}
 
 ParameterSet::ParameterSet(const ModelConfig& config, const ModelShard& shard,

@@ -30,27 +30,13 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
                .store = &store,
                .tensor = TensorGroup(*groups.tensor, groups.sequence_parallel)} {
   const DType dtype = store.dtype();
-  const int tp = groups.tensor->size();
-  context_.tables = allocate_position_tables(arena, model_, dtype,
-                                             std::max(options.max_positions, options.length), tp);
-  const auto attention = sublayers_of<AttentionSpec>(model_);
   if (groups.context->size() > 1) context_.context = groups.context;
-  if (groups.context->size() > 1 && !attention.empty()) {
-    const AttentionSpec& any = *attention.front();
-    ring_.emplace(backend, arena, *groups.context,
-                  RingAttentionSizes{.sequences = size_.sequences,
-                                     .length = size_.length,
-                                     .heads = any.heads / tp,
-                                     .kv_heads = any.kv_heads * kv_copies(any.kv_heads, tp) / tp,
-                                     .head_dim = any.head_dim},
-                  dtype, options.training, context_.tables.slopes);
-    context_.ring = &*ring_;
-  }
   std::vector<Declaration> blocks;
-  for (int layer = 0; layer < static_cast<int>(model_.layers.size()); ++layer) {
-    blocks.emplace_back(layer_ranks());
-    Block(model_, layer).declare(blocks.back());
-  }
+  for (int layer = 0; layer < static_cast<int>(model_.layers.size()); ++layer)
+    blocks.push_back(declaration(layer));
+  context_.tables = allocate_position_tables(arena, blocks, dtype,
+                                             std::max(options.max_positions, options.length));
+  if (context_.context != nullptr) allocate_ring(arena, blocks);
   shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
   stream_ = allocate_stream_buffers(arena, model_.hidden_size, dtype, size_, options.training);
   const auto per_token = [&](const char* name) {
@@ -61,6 +47,25 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   if (options.preference)
     preference_.emplace(arena, accumulator_of(dtype), size_.tokens(), groups.context->size(),
                         *options.preference);
+}
+
+// All layers share one.
+void StageScratch::allocate_ring(Arena& arena, const std::vector<Declaration>& blocks) {
+  std::optional<RingSpec> heads;
+  for (const Declaration& block : blocks)
+    for (const RingSpec& one : block.rings()) {
+      KINTSUGI_CHECK(heads.value_or(one) == one, "attention layers differ in their heads");
+      heads = one;
+    }
+  if (!heads) return;
+  ring_.emplace(*context_.backend, arena, *context_.context,
+                RingAttentionSizes{.sequences = size_.sequences,
+                                   .length = size_.length,
+                                   .heads = heads->heads,
+                                   .kv_heads = heads->kv_heads,
+                                   .head_dim = heads->head_dim},
+                context_.store->dtype(), options_.training, context_.tables.slopes);
+  context_.ring = &*ring_;
 }
 
 Declaration StageScratch::declaration(int layer) const {
@@ -83,7 +88,7 @@ LikelyTokens StageScratch::likely_tokens(std::int64_t tokens) const {
 }
 
 void StageScratch::prepare() {
-  fill_position_tables(*context_.backend, context_.tables, model_, context_.tensor.rank());
+  fill_position_tables(*context_.backend, context_.tables, layer_ranks());
 }
 
 // ---- a stage

@@ -86,6 +86,8 @@ class StageScratch {
   Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }
 
  private:
+  void allocate_ring(Arena& arena, const std::vector<Declaration>& blocks);
+
   ModelSpec model_;
   int first_trained_layer_;
   StageOptions options_;

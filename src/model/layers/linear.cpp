@@ -20,6 +20,7 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
         .shard = {.along = along, .parts = spec_.parts, .copies = copies[i % copies.size()]},
         .in_out = spec_.in_out,
         .packed = i > 0,
+        .hidden = true,
         .matrices = spec_.matrices,
         .turn = spec_.turn};
   };
@@ -34,6 +35,7 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
   }
   for (std::size_t i = 0; i < spec_.biases.size(); ++i) {
     Declaration::Options bias = options(i, {InitKind::Zeros});
+    bias.hidden = false;
     if (along == Along::Inputs) bias.shard = {};
     const int id = d.vector(spec_.biases[i], spec_.outputs[i], bias);
     if (i == 0) bias_ = id;
