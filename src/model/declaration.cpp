@@ -9,19 +9,31 @@ namespace kintsugi {
 Shape TensorSpec::shape(const BatchSize& size) const {
   const std::int64_t rows = per == Per::Row        ? size.rows()
                             : per == Per::Sequence ? size.sequences
-                                                   : size.tokens();
+                                                   : most * size.tokens();
   return width == 0 ? Shape{rows} : Shape{rows, width};
 }
 
 int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inputs,
                         const Options& o) {
-  flops_.linear += 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);
   return add({.name = std::move(name),
               .global = o.in_out ? Shape{inputs, outputs} : Shape{outputs, inputs},
               .shard = {.dimension = (o.shard.along == Shard::Along::Outputs) == o.in_out ? 1 : 0},
               .matrices = {.dimension = o.in_out ? 1 : 0, .count = o.matrices, .turn = o.turn},
               .decay = true,
-              .overwritten = true},
+              .overwritten = true,
+              .flops = 2.0 * static_cast<double>(outputs * inputs)},
+             o);
+}
+
+int Declaration::stack(std::string name, std::int64_t count, std::int64_t outputs,
+                       std::int64_t inputs, double used, const Options& o) {
+  return add({.name = std::move(name),
+              .global = {count, outputs, inputs},
+              .shard = {.dimension = o.shard.along == Shard::Along::Matrices  ? 0
+                                     : o.shard.along == Shard::Along::Outputs ? 1
+                                                                              : 2},
+              .decay = true,
+              .flops = 2.0 * used * static_cast<double>(outputs * inputs)},
              o);
 }
 
@@ -42,6 +54,7 @@ int Declaration::add(Parameter parameter, const Options& options) {
   parameter.data = options.data;
   parameter.packed = options.packed;
   parameter.hidden = options.hidden;
+  flops_.linear += parameter.flops;
   parameter.shard.parts = shard.parts;
   if (shard.along == Shard::Along::None) parameter.shard.dimension = -1;
   if (ranks_.tensor > 1) {
@@ -77,12 +90,12 @@ bool Declaration::is_trained(int parameter) const {
 
 Saved Declaration::saved(const TensorSpec& spec) {
   saved_.push_back(spec);
-  return {static_cast<int>(saved_.size()) - 1, spec.per};
+  return {static_cast<int>(saved_.size()) - 1, spec.per, spec.most};
 }
 
 Workspace Declaration::workspace(const TensorSpec& spec) {
   workspace_.push_back(spec);
-  return {static_cast<int>(workspace_.size()) - 1, spec.per};
+  return {static_cast<int>(workspace_.size()) - 1, spec.per, spec.most};
 }
 
 std::vector<int> Declaration::buckets() const {

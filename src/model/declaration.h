@@ -23,16 +23,18 @@ struct BatchSize {
   std::int64_t rows() const { return tokens() / row_parts; }
 };
 
-// What a tensor has one row per: token, row of the residual stream on this rank, or sequence.
-// Whole: the tensor has no rows.
-enum class Per : std::uint8_t { Token, Row, Sequence, Whole };
+// What a tensor has rows per: token, row of the residual stream on this rank, or sequence. Bounded:
+// at most so many rows per token (TensorSpec::most), of which the layer uses the first ones. Whole:
+// the tensor has no rows.
+enum class Per : std::uint8_t { Token, Row, Sequence, Bounded, Whole };
 
 // A tensor that a layer requests: (tokens, rows or sequences; width). Width 0: one number each.
 struct TensorSpec {
   std::string_view label;
   Per per = Per::Token;
   std::int64_t width = 0;
-  bool wide = false;  // accumulator precision
+  std::int64_t most = 1;  // Per::Bounded: rows per token
+  bool wide = false;      // accumulator precision
   // Saved tensors: the first recompute mode that drops it.
   Recompute dropped_by = Recompute::Full;
   // If dropped, or in workspace: all tensors with this label share one buffer.
@@ -73,10 +75,12 @@ struct RingSpec {
 struct Saved {
   int index = -1;
   Per per = Per::Token;
+  std::int64_t most = 1;
 };
 struct Workspace {
   int index = -1;
   Per per = Per::Token;
+  std::int64_t most = 1;
 };
 
 // Forward floating-point operations per token, summed over all tensor ranks. A multiply-add
@@ -110,7 +114,7 @@ class Declaration {
 
   // How a parameter is sharded among the tensor ranks.
   struct Shard {
-    enum class Along : std::uint8_t { None, Outputs, Inputs };
+    enum class Along : std::uint8_t { None, Outputs, Inputs, Matrices };
     Along along = Along::None;
     int parts = 1;
     int copies = 1;        // neighbouring ranks that hold the same shard
@@ -129,6 +133,10 @@ class Declaration {
     std::int64_t turn = 0;
   };
   int matrix(std::string name, std::int64_t outputs, std::int64_t inputs, const Options& options);
+  // A stack of matrices (count, outputs, inputs), of which a token uses `used`. Sharded along any
+  // dimension.
+  int stack(std::string name, std::int64_t count, std::int64_t outputs, std::int64_t inputs,
+            double used, const Options& options);
   int vector(std::string name, std::int64_t extent, const Options& options);
   // A table of rows, sharded by rows or not sharded.
   int table(std::string name, std::int64_t rows, std::int64_t width, const Options& options);

@@ -61,6 +61,7 @@ struct Parameter {
   // heads, tp ranks with the same key and value heads, or the other stage that has the tied table.
   std::vector<GroupKind> sum_over = {};
   DataGroups data = {};
+  double flops = 0;         // of its forward matmul, per token
   bool counted = true;      // of several identical copies, this one goes into norms and files
   std::int64_t offset = 0;  // first element in the flat buffers
 };

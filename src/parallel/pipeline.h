@@ -25,7 +25,7 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
 // For a schedule with fewer micro-batches than that of `planned`, whose buffers it uses.
 RankSlots slots_within(const RankSlots& planned, const PipelineSchedule& schedule, int rank);
 // Whether the n-th layers of all chunks of a rank save the same tensors. A model without layers:
-// none of its matmuls are in fp8.
+// all of its layers do.
 bool save_same_tensors(const ModelSpec& model, const StageOptions& options,
                        const std::vector<StageLayers>& ranges);
 

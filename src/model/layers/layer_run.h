@@ -59,8 +59,10 @@ struct LayerRun {
   Backend& backend() const { return *context.backend; }
   const ParameterStore& store() const { return *context.store; }
   const TensorGroup& tensor() const { return context.tensor; }
-  Tensor rows(const Tensor& x, Per per) const {
+  Tensor rows(const Tensor& x, Per per, std::int64_t most = 1) const {
     switch (per) {
+      case Per::Bounded:
+        return x.rows(0, most * size.tokens());
       case Per::Token:
         return x.rows(0, size.tokens());
       case Per::Row:
@@ -72,8 +74,10 @@ struct LayerRun {
     }
     return x;
   }
-  Tensor operator[](Saved id) const { return rows(saved_memory[at(id.index)], id.per); }
-  Tensor operator[](Workspace id) const { return rows(workspace_memory[at(id.index)], id.per); }
+  Tensor operator[](Saved id) const { return rows(saved_memory[at(id.index)], id.per, id.most); }
+  Tensor operator[](Workspace id) const {
+    return rows(workspace_memory[at(id.index)], id.per, id.most);
+  }
   // All-gathers the rows of a tensor whose rows are split; otherwise returns the tensor.
   Tensor all_rows(const Tensor& own) const { return tensor().all_rows(own, stream.gathered); }
   // What generation asks of matmuls with weights; otherwise the defaults.
