@@ -149,6 +149,8 @@ class Declaration {
   void cache(const CacheSpec& spec) { caches_.push_back(spec); }
   void positions(const PositionSpec& spec) { positions_.push_back(spec); }
   void ring(const RingSpec& spec) { rings_.push_back(spec); }
+  // A sum over the step that the layer adds to (LayerSums). Layers may share one.
+  void sum(std::string_view name) { sums_.push_back(name); }
   void mixing(double causal, double full) {
     flops_.mixing_causal += causal;
     flops_.mixing_full += full;
@@ -160,6 +162,7 @@ class Declaration {
   const std::vector<CacheSpec>& caches() const { return caches_; }
   const std::vector<PositionSpec>& positions() const { return positions_; }
   const std::vector<RingSpec>& rings() const { return rings_; }
+  const std::vector<std::string_view>& sums() const { return sums_; }
   const LayerFlops& flops() const { return flops_; }
   // The buckets of the declared parameters, in order of declaration, without duplicates.
   std::vector<int> buckets() const;
@@ -177,6 +180,7 @@ class Declaration {
   std::vector<CacheSpec> caches_;
   std::vector<PositionSpec> positions_;
   std::vector<RingSpec> rings_;
+  std::vector<std::string_view> sums_;
   LayerFlops flops_;
 };
 

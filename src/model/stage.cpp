@@ -39,6 +39,7 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   if (context_.context != nullptr) allocate_ring(arena, blocks);
   shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
   stream_ = allocate_stream_buffers(arena, model_.hidden_size, dtype, size_, options.training);
+  allocate_sums(arena, blocks);
   const auto per_token = [&](const char* name) {
     return arena.allocate(Region::Activations, name, accumulator_of(dtype), {size_.tokens()});
   };
@@ -66,6 +67,17 @@ void StageScratch::allocate_ring(Arena& arena, const std::vector<Declaration>& b
                                    .head_dim = heads->head_dim},
                 context_.store->dtype(), options_.training, context_.tables.slopes);
   context_.ring = &*ring_;
+}
+
+void StageScratch::allocate_sums(Arena& arena, const std::vector<Declaration>& blocks) {
+  LayerSums& sums = context_.sums;
+  for (const Declaration& block : blocks)
+    for (const std::string_view name : block.sums())
+      if (std::find(sums.names.begin(), sums.names.end(), name) == sums.names.end())
+        sums.names.push_back(name);
+  if (!sums.names.empty())
+    sums.values = arena.allocate(Region::Workspace, "scalars",
+                                 accumulator_of(context_.store->dtype()), {std::ssize(sums.names)});
 }
 
 Declaration StageScratch::declaration(int layer) const {
@@ -282,9 +294,8 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
   }
 }
 
-void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
-                 Tensor loss_sum) {
-  const bool training = gradient_scale != 0;
+void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor loss_sum) {
+  const bool training = batch.gradient_scale != 0;
   call_hooks([&](BucketHooks& hooks) {
     hooks.need_all_weights(head_buckets_);
     if (training && tied_in_stage()) hooks.need_all_gradients(embedding_buckets_, batch.first);
@@ -293,7 +304,7 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
   const auto compute = batch.pair_ranges ? &Stage::pair_loss : &Stage::token_loss;
   {
     const Phase phase = part_phase(*scratch_, "head");
-    (this->*compute)(batch, output, gradient, gradient_scale, loss_sum);
+    (this->*compute)(batch, output, gradient, loss_sum);
   }
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
@@ -302,11 +313,10 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
   });
 }
 
-void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
-                       double gradient_scale, Tensor loss_sum) {
+void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor loss_sum) {
   const Tensor losses = scratch_->losses(batch.tokens());
-  CrossEntropyOptions options{.gradient_scale = gradient_scale, .weights = batch.weights};
-  if (gradient_scale != 0) options.z_loss = scratch_->options().z_loss;
+  CrossEntropyOptions options{.gradient_scale = batch.gradient_scale, .weights = batch.weights};
+  if (batch.gradient_scale != 0) options.z_loss = scratch_->options().z_loss;
   if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
   if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
   head_->forward(scratch_->run(batch), losses, gradient, output, options,
@@ -316,15 +326,14 @@ void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
   if (options.squared_log_z) backend.sum(loss_sum.rows(1, 1), options.squared_log_z);
 }
 
-void Stage::pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
-                      double gradient_scale, Tensor totals) {
+void Stage::pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor totals) {
   const LayerRun run = scratch_->run(batch);
   const Tensor losses = scratch_->losses(batch.tokens());
   head_->forward(run, losses, {}, output, {});
   const Tensor weights = scratch_->preference().weigh(run, losses, totals);
-  if (gradient_scale != 0)
+  if (batch.gradient_scale != 0)
     head_->forward(run, losses, gradient, output,
-                   {.gradient_scale = gradient_scale, .weights = weights});
+                   {.gradient_scale = batch.gradient_scale, .weights = weights});
 }
 
 void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {

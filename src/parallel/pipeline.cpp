@@ -334,7 +334,7 @@ void Pipeline::run_single_stage(const Step& step, const Load& load) {
       backend_->replay(
           derive_key(static_cast<std::uint64_t>(batch(0).sequences),
                      std::uint64_t{batch(0).overwrites} + 2 * std::uint64_t{batch(0).first},
-                     std::bit_cast<std::uint64_t>(step.gradient_scale)),
+                     std::bit_cast<std::uint64_t>(batch(0).gradient_scale)),
           std::ref(compute));
     else
       compute();
@@ -408,8 +408,8 @@ void Pipeline::forward(int chunk_number, int number, const Step& step) {
   chunk.stage.forward(current, number, x);
   if (!chunk.stage.range().head) return;
   Outgoing& gradient = this->gradient(chunk_number, number);
-  if (step.gradient_scale != 0) reclaim(gradient);
-  chunk.stage.loss(current, x, rows(gradient.buffer, current), step.gradient_scale, step.loss_sum);
+  if (current.gradient_scale != 0) reclaim(gradient);
+  chunk.stage.loss(current, x, rows(gradient.buffer, current), step.loss_sum);
 }
 
 void Pipeline::send(Outgoing& from, const MicroBatch& batch, int to) {
@@ -417,8 +417,6 @@ void Pipeline::send(Outgoing& from, const MicroBatch& batch, int to) {
 }
 
 void Pipeline::evaluate(const Step& step, const Load& load, const UseLosses& use) {
-  Step forward_only = step;
-  forward_only.gradient_scale = 0;
   for (int number = 0; number < step.micro_batches; ++number) {
     batches_[0] = load(number);
     batches_[0].scored_only = true;
@@ -428,7 +426,7 @@ void Pipeline::evaluate(const Step& step, const Load& load, const UseLosses& use
         group_->wait(group_->receive(chunks_[c].stage.input(batch(0), 0), from->rank));
       {
         const Phase phase(*backend_, [&] { return fmt::format("evaluate {}", number); });
-        forward(own.chunk, 0, forward_only);
+        forward(own.chunk, 0, step);
       }
       if (const auto to = next_chunk(shape_, own))
         send(outputs_[output_buffers_.find(own.chunk, 0)], batch(0), to->rank);

@@ -54,10 +54,9 @@ class Pipeline {
   using Load = std::function<MicroBatch(int number)>;
   struct Step {
     int micro_batches = 1;
-    double gradient_scale = 1.0;
     Tensor loss_sum = {};  // the last stage adds the losses to it (Stage::loss)
   };
-  // Computes the gradients of gradient_scale * (sum of all losses).
+  // Computes the gradients of MicroBatch::gradient_scale * (sum of all losses).
   void run(const Step& step, const Load& load);
   // Called with the losses (tokens) of a micro-batch, those of its most likely tokens, and its
   // number; only on the last stage.

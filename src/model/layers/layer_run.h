@@ -12,12 +12,21 @@
 
 namespace kintsugi {
 
+// The sums over a step that layers declare: each rank adds its own part.
+struct LayerSums {
+  std::vector<std::string_view> names;
+  Tensor values;  // (names), in accumulator precision
+
+  Tensor operator[](std::string_view name) const;  // (1)
+};
+
 // What all layers of a rank share.
 struct LayerContext {
   Backend* backend;
   const ParameterStore* store;
   TensorGroup tensor;
   PositionTables tables = {};
+  LayerSums sums = {};
   // Context parallelism only:
   Communicator* context = nullptr;
   const RingAttention* ring = nullptr;
@@ -84,6 +93,10 @@ struct LayerRun {
   MatmulOptions generation_options() const {
     return {.constant_b = batch.cached != nullptr,
             .rows_alike = batch.cached != nullptr && batch.cached->deterministic};
+  }
+  // Where to add this rank's part of a declared sum; empty if this forward is not counted.
+  Tensor sum(std::string_view name) const {
+    return batch.training && !repeats ? context.sums[name] : Tensor();
   }
   // Whether weight gradients are added to those of earlier micro-batches.
   bool accumulates() const { return !batch.overwrites; }
