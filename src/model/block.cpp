@@ -1,30 +1,18 @@
 #include "model/block.h"
 
-#include "model/layers/attention.h"
-#include "model/layers/mlp.h"
-#include "model/layers/retention.h"
-
 namespace kintsugi {
-namespace {
 
-struct MakeSublayer {
-  std::unique_ptr<Sublayer> operator()(const AttentionSpec& spec) const {
-    return std::make_unique<Attention>(spec);
-  }
-  std::unique_ptr<Sublayer> operator()(const RetentionSpec& spec) const {
-    return std::make_unique<Retention>(spec);
-  }
-  std::unique_ptr<Sublayer> operator()(const MlpSpec& spec) const {
-    return std::make_unique<Mlp>(spec);
-  }
-};
-
-}  // namespace
+std::vector<LinearUse> LayerSpec::linears() {
+  std::vector<LinearUse> all;
+  for (BranchSpec& branch : branches)
+    for (LinearUse& use : branch.sublayer.linears()) all.push_back(std::move(use));
+  return all;
+}
 
 // ---- a branch
 
 Branch::Branch(const BranchSpec& spec, std::int64_t hidden, std::uint64_t site)
-    : hidden_(hidden), site_(site), sublayer_(std::visit(MakeSublayer{}, spec.sublayer)) {
+    : hidden_(hidden), site_(site), sublayer_(spec.sublayer.make()) {
   if (spec.before) before_.emplace(*spec.before);
   if (spec.after) after_.emplace(*spec.after);
 }
@@ -35,16 +23,17 @@ void Branch::declare(Declaration& d) {
     before_->declare_statistics(d);
   }
   sublayer_->declare(d);
+  Linear* const reader = sublayer_->reader_of_x();
   if (before_)
     normed_ = d.saved({.label = "norm outputs",
                        .per = Per::Row,
                        .width = hidden_,
                        .dropped_by = Recompute::Selective,
                        .one_at_a_time = true,
-                       .temporary = sublayer_->input().keeps_input()});
+                       .temporary = reader != nullptr && reader->keeps_input()});
   // If rows are split, the matmul reads the rows of all ranks, which are gathered after the norm.
-  if (before_ && !d.ranks().splits_rows())
-    sublayer_->input().fp8().take_input_maxima(d, "norm maxima");
+  if (before_ && reader != nullptr && !d.ranks().splits_rows())
+    reader->fp8().take_input_maxima(d, "norm maxima");
   if (!after_) return;
   after_->declare(d, hidden_);
   after_->declare_statistics(d);
@@ -52,11 +41,14 @@ void Branch::declare(Declaration& d) {
 }
 
 void Branch::take_gradient_maxima(Declaration& d) {
-  if (!after_ && !d.ranks().splits_rows()) sublayer_->output().fp8().take_gradient_maxima(d);
+  Linear* const reader = sublayer_->reader_of_dy();
+  if (!after_ && reader != nullptr && !d.ranks().splits_rows())
+    reader->fp8().take_gradient_maxima(d);
 }
 
 Maxima Branch::gradient_maxima(const LayerRun& run) const {
-  return run.batch.dropout == 0.0 ? sublayer_->output().gradient_maxima(run) : Maxima();
+  const Linear* const reader = sublayer_->reader_of_dy();
+  return reader != nullptr ? reader->gradient_maxima(run) : Maxima();
 }
 
 Tensor Branch::sublayer_input(const LayerRun& run, Tensor input) const {
@@ -64,9 +56,10 @@ Tensor Branch::sublayer_input(const LayerRun& run, Tensor input) const {
 }
 
 void Branch::recompute_norm(const LayerRun& run, Tensor input) const {
-  if (before_)
-    before_->forward(run, run[normed_], before_->statistics(run), input,
-                     sublayer_->input().input_maxima(run));
+  if (!before_) return;
+  const Linear* const reader = sublayer_->reader_of_x();
+  before_->forward(run, run[normed_], before_->statistics(run), input,
+                   reader != nullptr ? reader->input_maxima(run) : Maxima());
 }
 
 void Branch::recompute(const LayerRun& run, Tensor input) const {
@@ -81,22 +74,16 @@ void Branch::forward_to_output(const LayerRun& run, Tensor input) const {
 
 void Branch::add_output(const LayerRun& run, Tensor output, Tensor input) const {
   if (!run.tensor().is_split() && !after_ && run.batch.dropout == 0.0)
-    return sublayer_->output().forward(run, output, sublayer_->output_input(run), input);
+    return sublayer_->output(run, output, input);
   run.backend().dropout(output, branch_output(run), run.tensor().dropout(run.batch, site_), input);
 }
 
 Tensor Branch::branch_output(const LayerRun& run) const {
   const TensorGroup& tensor = run.tensor();
-  const Linear& linear = sublayer_->output();
-  const Tensor x = sublayer_->output_input(run);
   const Tensor own = run.stream.own_branch, summed = after_ ? run[summed_] : own;
-  if (tensor.is_split()) {
-    const Tensor partial = tensor.splits_rows() ? run.stream.branch : summed;
-    linear.forward_partial(run, partial, x, tensor.rank() == 0);
-    tensor.sum(summed, partial);
-  } else {
-    linear.forward(run, summed, x);
-  }
+  const Tensor partial = tensor.splits_rows() ? run.stream.branch : summed;
+  sublayer_->output(run, partial, {});
+  tensor.sum(summed, partial);
   if (after_) after_->forward(run, own, after_->statistics(run), summed);
   return own;
 }
@@ -109,12 +96,11 @@ void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor
   const Tensor own = branch_gradient(run, gradient, kept);
   const Tensor dy = tensor.all_rows(own, stream.branch);
   if (run.batch.dropout != 0.0)  // it has changed what the norm before the next branch wrote
-    if (const Maxima changed = sublayer_->output().gradient_maxima(run))
-      run.backend().find_maxima(changed, dy);
+    if (const Maxima changed = gradient_maxima(run)) run.backend().find_maxima(changed, dy);
   sublayer_->backward_input(run, stream.dnormed, dy);
   const auto sum = tensor.start_sum(stream.own_dnormed, stream.dnormed);
   if (!kept) {
-    sublayer_->output().backward_weight(run, dy, sublayer_->output_input(run), own);
+    sublayer_->backward_output_weight(run, dy, own);
     sublayer_->backward_weight(run, sublayer_input(run, input));
   }
   tensor.finish(sum);
@@ -127,8 +113,7 @@ void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor
 
 void Branch::backward_weight(const LayerRun& run, Tensor input, Tensor kept) const {
   sublayer_->backward_weight(run, sublayer_input(run, input));
-  sublayer_->output().backward_weight(run, run.tensor().all_rows(kept, run.stream.branch),
-                                      sublayer_->output_input(run), kept);
+  sublayer_->backward_output_weight(run, run.tensor().all_rows(kept, run.stream.branch), kept);
 }
 
 // Returns the gradient of the sublayer's output, which is stored in `kept` if there is one.
@@ -195,8 +180,9 @@ void Block::backward(const LayerRun& run, Tensor gradient, Tensor input) const {
   for (std::size_t i = branches_.size(); i-- > 0;) {
     const bool last = i + 1 == branches_.size();
     if (!halved || (last && run.recompute == Recompute::Full)) recompute(run, input, i);
-    branches_[i].backward(run, gradient, input_of(run, input, i), kept(run, i),
-                          i > 0 ? branches_[i - 1].gradient_maxima(run) : Maxima());
+    branches_[i].backward(
+        run, gradient, input_of(run, input, i), kept(run, i),
+        i > 0 && run.batch.dropout == 0.0 ? branches_[i - 1].gradient_maxima(run) : Maxima());
   }
 }
 

@@ -23,9 +23,9 @@ class Branch {
   void take_gradient_maxima(Declaration& d);
   Maxima gradient_maxima(const LayerRun& run) const;
 
-  // Computes the input of the sublayer's last matmul.
+  // Computes everything before the sublayer's output.
   void forward_to_output(const LayerRun& run, Tensor input) const;
-  // Computes the last matmul and adds it to the residual stream.
+  // Computes the output and adds it to the residual stream.
   void add_output(const LayerRun& run, Tensor output, Tensor input) const;
   // Recomputes the sublayer's input.
   void recompute_norm(const LayerRun& run, Tensor input) const;
@@ -51,7 +51,7 @@ class Branch {
   std::int64_t hidden_;
   std::uint64_t site_;
   std::optional<Norm> before_, after_;
-  std::unique_ptr<Sublayer> sublayer_;
+  std::shared_ptr<Sublayer> sublayer_;
   Saved normed_;  // (rows, hidden): the sublayer's input
   Saved summed_;  // (rows, hidden): the sublayer's output, before the norm `after`
 };

@@ -205,6 +205,7 @@ Family parse_family(std::string_view text) {
 ModelSpec model_spec(const ModelConfig& config) {
   ModelSpec model = family_info(config.family).spec(config);
   if (config.is_classifier()) use_labels(model, config);
+  if (config.change_layers != nullptr) config.change_layers(model);
   add_adapters(model, config.lora);
   add_fp8(model, config.fp8);
   return model;

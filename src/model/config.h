@@ -78,6 +78,8 @@ struct Fp8Config {
   bool operator==(const Fp8Config&) const = default;
 };
 
+struct ModelSpec;
+
 struct ModelConfig {
   Family family = Family::Llama;
   std::int64_t vocab_size = 0;
@@ -107,6 +109,8 @@ struct ModelConfig {
   LoraConfig lora = {};
   Fp8Config fp8 = {};
   std::vector<std::string> freeze = {};  // patterns (*, ?) of the names of parameters
+  // Changes the layers that the family describes. Only for tests of sublayers that no family has.
+  void (*change_layers)(ModelSpec& model) = nullptr;
 
   PositionKind positions() const;
   LayerType layer_type(std::int64_t layer) const {

@@ -9,46 +9,52 @@ namespace kintsugi {
 Shape TensorSpec::shape(const BatchSize& size) const {
   const std::int64_t rows = per == Per::Row        ? size.rows()
                             : per == Per::Sequence ? size.sequences
-                                                   : size.tokens();
+                                                   : most * size.tokens();
   return width == 0 ? Shape{rows} : Shape{rows, width};
 }
 
 int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inputs,
                         const Options& o) {
-  flops_.linear += 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);
   return add({.name = std::move(name),
               .global = o.in_out ? Shape{inputs, outputs} : Shape{outputs, inputs},
-              .group = o.group,
-              .init = o.init,
               .shard = {.dimension = (o.shard.along == Shard::Along::Outputs) == o.in_out ? 1 : 0},
               .matrices = {.dimension = o.in_out ? 1 : 0, .count = o.matrices, .turn = o.turn},
               .decay = true,
               .overwritten = true,
-              .packed = o.packed},
-             o.shard);
+              .flops = 2.0 * static_cast<double>(outputs * inputs)},
+             o);
+}
+
+int Declaration::stack(std::string name, std::int64_t count, std::int64_t outputs,
+                       std::int64_t inputs, double used, const Options& o) {
+  return add({.name = std::move(name),
+              .global = {count, outputs, inputs},
+              .shard = {.dimension = o.shard.along == Shard::Along::Matrices  ? 0
+                                     : o.shard.along == Shard::Along::Outputs ? 1
+                                                                              : 2},
+              .decay = true,
+              .flops = 2.0 * used * static_cast<double>(outputs * inputs)},
+             o);
 }
 
 int Declaration::vector(std::string name, std::int64_t extent, const Options& o) {
-  return add({.name = std::move(name),
-              .global = {extent},
-              .group = o.group,
-              .init = o.init,
-              .shard = {.dimension = 0},
-              .packed = o.packed},
-             o.shard);
+  return add({.name = std::move(name), .global = {extent}, .shard = {.dimension = 0}}, o);
 }
 
 int Declaration::table(std::string name, std::int64_t rows, std::int64_t width, const Options& o) {
-  return add({.name = std::move(name),
-              .global = {rows, width},
-              .group = o.group,
-              .init = o.init,
-              .shard = {.dimension = 0},
-              .decay = true},
-             o.shard);
+  return add(
+      {.name = std::move(name), .global = {rows, width}, .shard = {.dimension = 0}, .decay = true},
+      o);
 }
 
-int Declaration::add(Parameter parameter, const Shard& shard) {
+int Declaration::add(Parameter parameter, const Options& options) {
+  const Shard& shard = options.shard;
+  parameter.group = options.group;
+  parameter.init = options.init;
+  parameter.data = options.data;
+  parameter.packed = options.packed;
+  parameter.hidden = options.hidden;
+  flops_.linear += parameter.flops;
   parameter.shard.parts = shard.parts;
   if (shard.along == Shard::Along::None) parameter.shard.dimension = -1;
   if (ranks_.tensor > 1) {
@@ -84,12 +90,12 @@ bool Declaration::is_trained(int parameter) const {
 
 Saved Declaration::saved(const TensorSpec& spec) {
   saved_.push_back(spec);
-  return {static_cast<int>(saved_.size()) - 1, spec.per};
+  return {static_cast<int>(saved_.size()) - 1, spec.per, spec.most};
 }
 
 Workspace Declaration::workspace(const TensorSpec& spec) {
   workspace_.push_back(spec);
-  return {static_cast<int>(workspace_.size()) - 1, spec.per};
+  return {static_cast<int>(workspace_.size()) - 1, spec.per, spec.most};
 }
 
 std::vector<int> Declaration::buckets() const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,16 +23,18 @@ struct BatchSize {
   std::int64_t rows() const { return tokens() / row_parts; }
 };
 
-// What a tensor has one row per: token, row of the residual stream on this rank, or sequence.
-// Whole: the tensor has no rows.
-enum class Per : std::uint8_t { Token, Row, Sequence, Whole };
+// What a tensor has rows per: token, row of the residual stream on this rank, or sequence. Bounded:
+// at most so many rows per token (TensorSpec::most), of which the layer uses the first ones. Whole:
+// the tensor has no rows.
+enum class Per : std::uint8_t { Token, Row, Sequence, Bounded, Whole };
 
 // A tensor that a layer requests: (tokens, rows or sequences; width). Width 0: one number each.
 struct TensorSpec {
   std::string_view label;
   Per per = Per::Token;
   std::int64_t width = 0;
-  bool wide = false;  // accumulator precision
+  std::int64_t most = 1;  // Per::Bounded: rows per token
+  bool wide = false;      // accumulator precision
   // Saved tensors: the first recompute mode that drops it.
   Recompute dropped_by = Recompute::Full;
   // If dropped, or in workspace: all tensors with this label share one buffer.
@@ -53,16 +56,31 @@ struct CacheSpec {
   std::string_view label;
   std::int64_t per_token = 0, fixed = 0;  // elements
   bool wide = false;
+  std::int64_t queries = 0;  // per_token only: the heads that read each key head
+};
+
+// What a layer reads of the tables that all layers of a rank share (PositionTables).
+struct PositionSpec {
+  std::optional<RopeSpec> rope = {};
+  std::int64_t slopes = 0, decays = 0;  // the heads of this rank that have one
+};
+
+// The heads of this rank whose keys and values travel around the context ranks (RingAttention).
+struct RingSpec {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool operator==(const RingSpec&) const = default;
 };
 
 // Handles of declared tensors.
 struct Saved {
   int index = -1;
   Per per = Per::Token;
+  std::int64_t most = 1;
 };
 struct Workspace {
   int index = -1;
   Per per = Per::Token;
+  std::int64_t most = 1;
 };
 
 // Forward floating-point operations per token, summed over all tensor ranks. A multiply-add
@@ -96,7 +114,7 @@ class Declaration {
 
   // How a parameter is sharded among the tensor ranks.
   struct Shard {
-    enum class Along : std::uint8_t { None, Outputs, Inputs };
+    enum class Along : std::uint8_t { None, Outputs, Inputs, Matrices };
     Along along = Along::None;
     int parts = 1;
     int copies = 1;        // neighbouring ranks that hold the same shard
@@ -106,13 +124,19 @@ class Declaration {
     ParameterGroup group;
     Init init;
     Shard shard = {};
+    DataGroups data = {};
     bool in_out = false;
     bool packed = false;  // forms one matrix with the preceding parameter
+    bool hidden = false;  // Parameter::hidden
     // The outputs belong to so many matrices (MatrixParts).
     int matrices = 1;
     std::int64_t turn = 0;
   };
   int matrix(std::string name, std::int64_t outputs, std::int64_t inputs, const Options& options);
+  // A stack of matrices (count, outputs, inputs), of which a token uses `used`. Sharded along any
+  // dimension.
+  int stack(std::string name, std::int64_t count, std::int64_t outputs, std::int64_t inputs,
+            double used, const Options& options);
   int vector(std::string name, std::int64_t extent, const Options& options);
   // A table of rows, sharded by rows or not sharded.
   int table(std::string name, std::int64_t rows, std::int64_t width, const Options& options);
@@ -123,6 +147,10 @@ class Declaration {
   Saved saved(const TensorSpec& spec);
   Workspace workspace(const TensorSpec& spec);
   void cache(const CacheSpec& spec) { caches_.push_back(spec); }
+  void positions(const PositionSpec& spec) { positions_.push_back(spec); }
+  void ring(const RingSpec& spec) { rings_.push_back(spec); }
+  // A sum over the step that the layer adds to (LayerSums). Layers may share one.
+  void sum(std::string_view name) { sums_.push_back(name); }
   void mixing(double causal, double full) {
     flops_.mixing_causal += causal;
     flops_.mixing_full += full;
@@ -132,13 +160,16 @@ class Declaration {
   const std::vector<TensorSpec>& saved() const { return saved_; }
   const std::vector<TensorSpec>& workspace() const { return workspace_; }
   const std::vector<CacheSpec>& caches() const { return caches_; }
+  const std::vector<PositionSpec>& positions() const { return positions_; }
+  const std::vector<RingSpec>& rings() const { return rings_; }
+  const std::vector<std::string_view>& sums() const { return sums_; }
   const LayerFlops& flops() const { return flops_; }
   // The buckets of the declared parameters, in order of declaration, without duplicates.
   std::vector<int> buckets() const;
   int last() const { return ids_.back(); }
 
  private:
-  int add(Parameter parameter, const Shard& shard);
+  int add(Parameter parameter, const Options& options);
 
   LayerRanks ranks_;
   std::int64_t length_;
@@ -147,6 +178,9 @@ class Declaration {
   std::vector<int> ids_;
   std::vector<TensorSpec> saved_, workspace_;
   std::vector<CacheSpec> caches_;
+  std::vector<PositionSpec> positions_;
+  std::vector<RingSpec> rings_;
+  std::vector<std::string_view> sums_;
   LayerFlops flops_;
 };
 

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "core/error.h"
@@ -12,27 +11,6 @@
 
 namespace kintsugi {
 namespace {
-
-constexpr std::array<std::string_view, 7> kSites = {
-    "head",          "attention.qkv", "attention.out", "retention.in",
-    "retention.out", "mlp.up",        "mlp.down"};
-
-// Calls f(linear, site) for the matmuls of a layer.
-template <class Layer, class F>
-void for_each_site(Layer& layer, const F& f) {
-  for (auto& branch : layer.branches) {
-    if (auto* attention = std::get_if<AttentionSpec>(&branch.sublayer)) {
-      f(attention->qkv, "attention.qkv");
-      f(attention->out, "attention.out");
-    } else if (auto* retention = std::get_if<RetentionSpec>(&branch.sublayer)) {
-      f(retention->projection, "retention.in");
-      f(retention->out, "retention.out");
-    } else if (auto* mlp = std::get_if<MlpSpec>(&branch.sublayer)) {
-      f(mlp->up, "mlp.up");
-      f(mlp->down, "mlp.down");
-    }
-  }
-}
 
 bool has(const std::vector<std::string>& filter, std::string_view site) {
   return std::find(filter.begin(), filter.end(), site) != filter.end();
@@ -45,23 +23,20 @@ void add_fp8(ModelSpec& model, const Fp8Config& fp8) {
   const auto layers = static_cast<std::int64_t>(model.layers.size());
   int sites = 0;
   for (std::int64_t i = fp8.bf16_layers.first; i < layers - fp8.bf16_layers.last; ++i)
-    for_each_site(
-        model.layers[static_cast<std::size_t>(i)], [&](LinearSpec& linear, std::string_view site) {
-          if (has(fp8.filter, site)) return;
-          linear.fp8 = Fp8Spec{.one_scale = fp8.recipe == Fp8Recipe::Tensorwise,
-                               .power_of_two = fp8.power_of_two_scales,
-                               .wgrad = fp8.wgrad,
-                               .fast_forward = fp8.fast_accumulation != FastAccumulation::None,
-                               .fast_backward = fp8.fast_accumulation == FastAccumulation::All,
-                               .site = sites++};
-        });
+    for (const LinearUse& use : model.layers[static_cast<std::size_t>(i)].linears())
+      if (!has(fp8.filter, use.site))
+        use.linear->fp8 = Fp8Spec{.one_scale = fp8.recipe == Fp8Recipe::Tensorwise,
+                                  .power_of_two = fp8.power_of_two_scales,
+                                  .wgrad = fp8.wgrad,
+                                  .fast_forward = fp8.fast_accumulation != FastAccumulation::None,
+                                  .fast_backward = fp8.fast_accumulation == FastAccumulation::All,
+                                  .site = sites++};
 }
 
-std::vector<std::string> fp8_sites(const LayerSpec& layer) {
+std::vector<std::string> fp8_sites(LayerSpec layer) {
   std::vector<std::string> names;
-  for_each_site(layer, [&](const LinearSpec& linear, std::string_view site) {
-    if (linear.fp8) names.emplace_back(site);
-  });
+  for (const LinearUse& use : layer.linears())
+    if (use.linear->fp8) names.emplace_back(use.site);
   return names;
 }
 
@@ -76,32 +51,35 @@ std::vector<std::string> fp8_sites(const ModelSpec& model) {
 void check_fp8(const ModelConfig& config) {
   const Fp8Config& fp8 = config.fp8;
   if (!fp8.on()) return;
+  ModelSpec model = model_spec(config);
+  std::vector<std::string> sites = {"head"};
+  for (LayerSpec& layer : model.layers)
+    for (const LinearUse& use : layer.linears())
+      if (!has(sites, use.site)) sites.emplace_back(use.site);
   for (const std::string& site : fp8.filter)
-    if (std::find(kSites.begin(), kSites.end(), site) == kSites.end()) {
-      const std::string near = nearest_word(site, kSites);
+    if (!has(sites, site)) {
+      const std::string near = nearest_word(site, sites);
       user_error("train.fp8.filter has no site '{}'{}; the sites are {}", site,
                  near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near),
-                 fmt::join(kSites, ", "));
+                 fmt::join(sites, ", "));
     }
   if (!has(fp8.filter, "head"))
     user_error("train.fp8.filter must include head: its matmuls are not run in fp8");
-  if (fp8_sites(model_spec(config)).empty())
+  if (fp8_sites(model).empty())
     user_error("train.fp8: filter and bf16_layers leave no matmul of the {} layers in fp8",
                config.layers);
 }
 
 Fp8Use fp8_use(const ModelConfig& config, int tensor) {
-  const ModelSpec model = model_spec(config);
+  ModelSpec model = model_spec(config);
   ModelShard shard = whole_model(config);
   shard.tp = tensor;
   const ParameterSet set(config, shard);
   std::set<std::string> in_fp8, unaligned;
-  for (const LayerSpec& layer : model.layers)
-    for_each_site(layer, [&](const LinearSpec& linear, std::string_view site) {
-      if (!linear.fp8) return;
-      const bool aligned = set[set.index(linear.weights.front())].fp8;
-      (aligned ? in_fp8 : unaligned).emplace(site);
-    });
+  for (LayerSpec& layer : model.layers)
+    for (const LinearUse& use : layer.linears())
+      if (use.linear->fp8)
+        (set[set.index(use.linear->weights.front())].fp8 ? in_fp8 : unaligned).emplace(use.site);
   return {{in_fp8.begin(), in_fp8.end()}, {unaligned.begin(), unaligned.end()}};
 }
 

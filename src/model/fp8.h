@@ -15,7 +15,7 @@ void add_fp8(ModelSpec& model, const Fp8Config& fp8);
 void check_fp8(const ModelConfig& config);
 
 // The matmuls of a layer that are marked: "mlp.down".
-std::vector<std::string> fp8_sites(const LayerSpec& layer);
+std::vector<std::string> fp8_sites(LayerSpec layer);
 // The matmuls that are marked, in the order of Fp8Spec::site: "layers.3.mlp.down".
 std::vector<std::string> fp8_sites(const ModelSpec& model);
 

@@ -28,28 +28,11 @@ bool names_module(const std::vector<std::string>& targets, std::string_view modu
                      [&](const std::string& target) { return names_module(target, module); });
 }
 
-// Calls f(linear, default) for each matmul of a block. `default`: whether a matrix of it has an
-// adapter if no targets are given: as in PEFT, queries and values, or the matrix that has both.
+// Calls f(use) for each matmul of a block.
 template <class F>
 void for_each_linear(ModelSpec& model, const F& f) {
-  const auto none = [](std::size_t) { return false; };
-  const auto queries_and_values = [](const LinearSpec& linear) {
-    return
-        [packed = linear.weights.size() == 1](std::size_t i) { return packed || i == 0 || i == 2; };
-  };
   for (LayerSpec& layer : model.layers)
-    for (BranchSpec& branch : layer.branches) {
-      if (auto* attention = std::get_if<AttentionSpec>(&branch.sublayer)) {
-        f(attention->qkv, queries_and_values(attention->qkv));
-        f(attention->out, none);
-      } else if (auto* retention = std::get_if<RetentionSpec>(&branch.sublayer)) {
-        f(retention->projection, queries_and_values(retention->projection));
-        f(retention->out, none);
-      } else if (auto* mlp = std::get_if<MlpSpec>(&branch.sublayer)) {
-        f(mlp->up, none);
-        f(mlp->down, none);
-      }
-    }
+    for (const LinearUse& use : layer.linears()) f(use);
 }
 
 bool matches_parameter(std::string_view pattern, std::string_view name) {
@@ -62,7 +45,11 @@ void add_adapters(ModelSpec& model, const LoraConfig& lora) {
   if (!lora.on()) return;
   const bool all =
       std::find(lora.targets.begin(), lora.targets.end(), kAllLinear) != lora.targets.end();
-  for_each_linear(model, [&](LinearSpec& linear, const auto& by_default) {
+  for_each_linear(model, [&](const LinearUse& use) {
+    LinearSpec& linear = *use.linear;
+    const auto by_default = [&](std::size_t i) {
+      return std::find(use.adapted.begin(), use.adapted.end(), i) != use.adapted.end();
+    };
     AdapterSpec adapters{.r = lora.r, .scale = lora.scale(), .dropout = lora.dropout};
     bool any = false;
     for (std::size_t i = 0; i < linear.weights.size(); ++i) {
@@ -111,8 +98,8 @@ void check_trained(const ModelConfig& config) {
           pattern);
   std::set<std::string> modules;
   ModelSpec model = model_spec(config);
-  for_each_linear(model, [&](const LinearSpec& linear, const auto&) {
-    for (const std::string& weight : linear.weights) {
+  for_each_linear(model, [&](const LinearUse& use) {
+    for (const std::string& weight : use.linear->weights) {
       const std::string module = module_of(weight);
       modules.insert(module.substr(module.rfind('.') + 1));
     }
@@ -120,8 +107,8 @@ void check_trained(const ModelConfig& config) {
   for (const std::string& target : config.lora.targets) {
     const bool found = target == kAllLinear || [&] {
       bool any = false;
-      for_each_linear(model, [&](const LinearSpec& linear, const auto&) {
-        for (const std::string& weight : linear.weights)
+      for_each_linear(model, [&](const LinearUse& use) {
+        for (const std::string& weight : use.linear->weights)
           any = any || names_module(target, module_of(weight));
       });
       return any;

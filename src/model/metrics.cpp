@@ -45,8 +45,7 @@ TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t s
   for (const Parameter& parameter : set.parameters()) {
     const Bucket& bucket = set.buckets()[static_cast<std::size_t>(parameter.bucket)];
     const bool counted = bucket.role != Bucket::Role::Block || bucket.layer >= first_trained;
-    if (!parameter.trained && parameter.overwritten && counted)
-      sum.linear -= 2.0 * static_cast<double>(parameter.global.elements());
+    if (!parameter.trained && counted) sum.linear -= parameter.flops;
   }
   return sum;
 }

@@ -56,6 +56,8 @@ struct MicroBatch {
   // fp8 matmuls; empty: not counted
   Tensor fp8_statistics = {};
 
+  // The backward computes the gradients of this times the sum of the losses; 0: none follows.
+  double gradient_scale = 0;
   bool first = false, last = false;  // of the step
   bool training = false;             // a step, not an evaluation: adapters use their dropout
   bool scored_only = false;          // no backward follows the forward; only in training memory

@@ -44,13 +44,6 @@ std::string_view to_string(ParameterGroup group) {
   return "?";
 }
 
-bool is_hidden_matrix(const Parameter& parameter) {
-  const ParameterGroup group = parameter.group;
-  return parameter.global.rank() == 2 &&
-         (group == ParameterGroup::Attention || group == ParameterGroup::Retention ||
-          group == ParameterGroup::Mlp);
-}
-
 ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, whole_model(config)) {}
 
 ParameterSet::ParameterSet(const ModelConfig& config, const ModelShard& shard,
@@ -83,8 +76,9 @@ void ParameterSet::collect(const ModelSpec& model, const ModelShard& shard) {
   // The head and the embedding are one matrix: the head's gradient overwrites, the embedding's is
   // added. The embedding declares its table first, the head last.
   if (shard.embedding && shard.head) {
-    parameters_.pop_back();
+    parameters_.front().flops = parameters_.back().flops;
     parameters_.front().overwritten = true;
+    parameters_.pop_back();
   } else if (shard.embedding || shard.head) {  // another stage has the other copy
     Parameter& copy = shard.embedding ? parameters_.front() : parameters_.back();
     copy.bucket = kTableBucket;

@@ -45,7 +45,7 @@ struct Parameter {
   std::string name;  // the public (Hugging Face) name
   Shape shape = {};  // of this rank's shard
   Shape global;      // of the whole parameter, as in the Hugging Face file
-  ParameterGroup group;
+  ParameterGroup group = {};
   Init init = {};
   TensorShard shard = {};
   int bucket = 0;
@@ -55,17 +55,16 @@ struct Parameter {
   bool overwritten = false;  // its gradient is one matmul: a step's first micro-batch overwrites it
   // Stored directly after its predecessor: the two form one matrix.
   bool packed = false;
-  bool fp8 = false;  // a matrix that fp8 matmuls read, perhaps together with packed ones
+  bool fp8 = false;     // a matrix that fp8 matmuls read, perhaps together with packed ones
+  bool hidden = false;  // a matrix between activations of layers: neither embedding nor head
   // Groups that hold partial gradients of it, besides the data groups: tp ranks with other rows or
   // heads, tp ranks with the same key and value heads, or the other stage that has the tied table.
   std::vector<GroupKind> sum_over = {};
   DataGroups data = {};
+  double flops = 0;         // of its forward matmul, per token
   bool counted = true;      // of several identical copies, this one goes into norms and files
   std::int64_t offset = 0;  // first element in the flat buffers
 };
-
-// Whether it is a matrix between the layers' activations, and neither embedding nor head.
-bool is_hidden_matrix(const Parameter& parameter);
 
 // A contiguous range of the flat buffers that is reduced, gathered and updated as a unit.
 // Parameters with weight decay come first. All parameters have the same data groups; all are

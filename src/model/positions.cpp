@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "model/declaration.h"
 
 namespace kintsugi {
 
@@ -104,8 +105,8 @@ Tensor PositionTables::rope(const RopeSpec& spec) const {
   return found->second;
 }
 
-PositionTables allocate_position_tables(Arena& arena, const ModelSpec& model, DType dtype,
-                                        std::int64_t positions, int tp) {
+PositionTables allocate_position_tables(Arena& arena, const std::vector<Declaration>& layers,
+                                        DType dtype, std::int64_t positions) {
   PositionTables tables;
   const auto add_rope = [&](const RopeSpec& spec) {
     for (const auto& entry : tables.ropes)
@@ -113,31 +114,29 @@ PositionTables allocate_position_tables(Arena& arena, const ModelSpec& model, DT
     tables.ropes.emplace_back(spec, arena.allocate(Region::Workspace, "rope table",
                                                    accumulator_of(dtype), {positions, spec.dim}));
   };
-  for (const AttentionSpec* attention : sublayers_of<AttentionSpec>(model)) {
-    if (attention->rope) add_rope(*attention->rope);
-    if (attention->alibi && !tables.slopes)
-      tables.slopes =
-          arena.allocate(Region::Workspace, "alibi slopes", DType::F32, {attention->heads / tp});
-  }
-  for (const RetentionSpec* retention : sublayers_of<RetentionSpec>(model)) {
-    add_rope(retention->rope);
-    if (!tables.decays)
-      tables.decays =
-          arena.allocate(Region::Workspace, "decays", DType::F32, {retention->heads / tp});
-  }
+  const auto add_heads = [&](Tensor& table, const char* name, std::int64_t heads) {
+    if (!table && heads > 0) table = arena.allocate(Region::Workspace, name, DType::F32, {heads});
+    KINTSUGI_CHECK(heads == 0 || table.elements() == heads, "layers with {} and {} heads share {}",
+                   table.elements(), heads, name);
+  };
+  for (const Declaration& layer : layers)
+    for (const PositionSpec& spec : layer.positions()) {
+      if (spec.rope) add_rope(*spec.rope);
+      add_heads(tables.slopes, "alibi slopes", spec.slopes);
+      add_heads(tables.decays, "decays", spec.decays);
+    }
   return tables;
 }
 
-void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelSpec& model,
-                          int tp_rank) {
-  // `all` has the values of all heads; uploads those of this rank.
-  const auto fill = [&](const Tensor& table, const std::vector<float>& all) {
-    backend.upload(table, all.data() + tp_rank * table.elements());
+void fill_position_tables(Backend& backend, const PositionTables& tables, const LayerRanks& ranks) {
+  // Uploads this rank's part of the values of all heads.
+  const auto fill = [&](const Tensor& table, std::vector<float> (*of_all)(std::int64_t heads)) {
+    if (!table) return;
+    const std::vector<float> all = of_all(ranks.tensor * table.elements());
+    backend.upload(table, all.data() + ranks.tensor_rank * table.elements());
   };
-  if (tables.slopes)
-    fill(tables.slopes, alibi_slopes(sublayers_of<AttentionSpec>(model).front()->heads));
-  if (tables.decays)
-    fill(tables.decays, retention_decays(sublayers_of<RetentionSpec>(model).front()->heads));
+  fill(tables.slopes, alibi_slopes);
+  fill(tables.decays, retention_decays);
   for (const auto& [spec, table] : tables.ropes) {
     const std::vector<double> values = rope_table(spec, table.extent(0));
     if (table.dtype() == DType::F64) {

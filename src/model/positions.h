@@ -9,6 +9,9 @@
 
 namespace kintsugi {
 
+class Declaration;
+struct LayerRanks;
+
 // Rotation frequencies of the head's dimension pairs.
 std::vector<double> rope_frequencies(const RopeSpec& spec);
 // (positions, dim): cosines in the first half of a row, sines in the second.
@@ -26,10 +29,9 @@ struct PositionTables {
 
   Tensor rope(const RopeSpec& spec) const;
 };
-// Allocates the tables that the model's sublayers need on one of `tp` ranks.
-PositionTables allocate_position_tables(Arena& arena, const ModelSpec& model, DType dtype,
-                                        std::int64_t positions, int tp);
-void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelSpec& model,
-                          int tp_rank);
+// Allocates the tables that the layers declare.
+PositionTables allocate_position_tables(Arena& arena, const std::vector<Declaration>& layers,
+                                        DType dtype, std::int64_t positions);
+void fill_position_tables(Backend& backend, const PositionTables& tables, const LayerRanks& ranks);
 
 }  // namespace kintsugi

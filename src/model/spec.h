@@ -1,9 +1,11 @@
 #pragma once
 
+#include <any>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
-#include <variant>
+#include <string_view>
 #include <vector>
 
 #include "model/config.h"
@@ -102,15 +104,52 @@ struct MlpSpec {
   LinearSpec up, down;  // SwiGLU: `up` outputs gate and up side by side
 };
 
+// A matmul of a sublayer, for fp8 and adapters.
+struct LinearUse {
+  LinearSpec* linear;
+  std::string_view site;  // its name in Fp8Config::filter
+  // The matrices that have an adapter if no targets are given.
+  std::vector<std::size_t> adapted = {};
+};
+std::vector<LinearUse> linears_of(AttentionSpec& spec);
+std::vector<LinearUse> linears_of(RetentionSpec& spec);
+std::vector<LinearUse> linears_of(MlpSpec& spec);
+
+class Sublayer;
+std::shared_ptr<Sublayer> make_sublayer(const AttentionSpec& spec);
+std::shared_ptr<Sublayer> make_sublayer(const RetentionSpec& spec);
+std::shared_ptr<Sublayer> make_sublayer(const MlpSpec& spec);
+
+// The spec of a sublayer of any kind. A kind is a struct with the two functions above, or it does
+// not compile; no other code knows the kinds.
+class SublayerSpec {
+ public:
+  template <class Kind>
+  SublayerSpec(Kind kind)  // NOLINT(google-explicit-constructor)
+      : kind_(std::move(kind)),
+        linears_([](std::any& any) { return linears_of(*std::any_cast<Kind>(&any)); }),
+        make_([](const std::any& any) { return make_sublayer(*std::any_cast<Kind>(&any)); }) {}
+
+  std::vector<LinearUse> linears() { return linears_(kind_); }
+  std::shared_ptr<Sublayer> make() const { return make_(kind_); }
+
+ private:
+  std::any kind_;
+  std::vector<LinearUse> (*linears_)(std::any&);
+  std::shared_ptr<Sublayer> (*make_)(const std::any&);
+};
+
 // x += after(sublayer(before(x))); both norms are optional.
 struct BranchSpec {
   std::optional<NormSpec> before = {}, after = {};
-  std::variant<AttentionSpec, RetentionSpec, MlpSpec> sublayer;
+  SublayerSpec sublayer;
 };
 
 // One transformer block: its branches run in order.
 struct LayerSpec {
   std::vector<BranchSpec> branches;
+
+  std::vector<LinearUse> linears();  // of all branches
 };
 
 struct EmbeddingSpec {
@@ -141,15 +180,5 @@ struct ModelSpec {
 };
 
 ModelSpec model_spec(const ModelConfig& config);
-
-// All sublayers of one kind, in layer order.
-template <class Sublayer>
-std::vector<const Sublayer*> sublayers_of(const ModelSpec& model) {
-  std::vector<const Sublayer*> found;
-  for (const LayerSpec& layer : model.layers)
-    for (const BranchSpec& branch : layer.branches)
-      if (const auto* sublayer = std::get_if<Sublayer>(&branch.sublayer)) found.push_back(sublayer);
-  return found;
-}
 
 }  // namespace kintsugi

@@ -30,29 +30,16 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
                .store = &store,
                .tensor = TensorGroup(*groups.tensor, groups.sequence_parallel)} {
   const DType dtype = store.dtype();
-  const int tp = groups.tensor->size();
-  context_.tables = allocate_position_tables(arena, model_, dtype,
-                                             std::max(options.max_positions, options.length), tp);
-  const auto attention = sublayers_of<AttentionSpec>(model_);
   if (groups.context->size() > 1) context_.context = groups.context;
-  if (groups.context->size() > 1 && !attention.empty()) {
-    const AttentionSpec& any = *attention.front();
-    ring_.emplace(backend, arena, *groups.context,
-                  RingAttentionSizes{.sequences = size_.sequences,
-                                     .length = size_.length,
-                                     .heads = any.heads / tp,
-                                     .kv_heads = any.kv_heads * kv_copies(any.kv_heads, tp) / tp,
-                                     .head_dim = any.head_dim},
-                  dtype, options.training, context_.tables.slopes);
-    context_.ring = &*ring_;
-  }
   std::vector<Declaration> blocks;
-  for (int layer = 0; layer < static_cast<int>(model_.layers.size()); ++layer) {
-    blocks.emplace_back(layer_ranks());
-    Block(model_, layer).declare(blocks.back());
-  }
+  for (int layer = 0; layer < static_cast<int>(model_.layers.size()); ++layer)
+    blocks.push_back(declaration(layer));
+  context_.tables = allocate_position_tables(arena, blocks, dtype,
+                                             std::max(options.max_positions, options.length));
+  if (context_.context != nullptr) allocate_ring(arena, blocks);
   shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
   stream_ = allocate_stream_buffers(arena, model_.hidden_size, dtype, size_, options.training);
+  allocate_sums(arena, blocks);
   const auto per_token = [&](const char* name) {
     return arena.allocate(Region::Activations, name, accumulator_of(dtype), {size_.tokens()});
   };
@@ -61,6 +48,36 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   if (options.preference)
     preference_.emplace(arena, accumulator_of(dtype), size_.tokens(), groups.context->size(),
                         *options.preference);
+}
+
+// All layers share one.
+void StageScratch::allocate_ring(Arena& arena, const std::vector<Declaration>& blocks) {
+  std::optional<RingSpec> heads;
+  for (const Declaration& block : blocks)
+    for (const RingSpec& one : block.rings()) {
+      KINTSUGI_CHECK(heads.value_or(one) == one, "attention layers differ in their heads");
+      heads = one;
+    }
+  if (!heads) return;
+  ring_.emplace(*context_.backend, arena, *context_.context,
+                RingAttentionSizes{.sequences = size_.sequences,
+                                   .length = size_.length,
+                                   .heads = heads->heads,
+                                   .kv_heads = heads->kv_heads,
+                                   .head_dim = heads->head_dim},
+                context_.store->dtype(), options_.training, context_.tables.slopes);
+  context_.ring = &*ring_;
+}
+
+void StageScratch::allocate_sums(Arena& arena, const std::vector<Declaration>& blocks) {
+  LayerSums& sums = context_.sums;
+  for (const Declaration& block : blocks)
+    for (const std::string_view name : block.sums())
+      if (std::find(sums.names.begin(), sums.names.end(), name) == sums.names.end())
+        sums.names.push_back(name);
+  if (!sums.names.empty())
+    sums.values = arena.allocate(Region::Workspace, "scalars",
+                                 accumulator_of(context_.store->dtype()), {std::ssize(sums.names)});
 }
 
 Declaration StageScratch::declaration(int layer) const {
@@ -83,7 +100,7 @@ LikelyTokens StageScratch::likely_tokens(std::int64_t tokens) const {
 }
 
 void StageScratch::prepare() {
-  fill_position_tables(*context_.backend, context_.tables, model_, context_.tensor.rank());
+  fill_position_tables(*context_.backend, context_.tables, layer_ranks());
 }
 
 // ---- a stage
@@ -277,9 +294,8 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
   }
 }
 
-void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
-                 Tensor loss_sum) {
-  const bool training = gradient_scale != 0;
+void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor loss_sum) {
+  const bool training = batch.gradient_scale != 0;
   call_hooks([&](BucketHooks& hooks) {
     hooks.need_all_weights(head_buckets_);
     if (training && tied_in_stage()) hooks.need_all_gradients(embedding_buckets_, batch.first);
@@ -288,7 +304,7 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
   const auto compute = batch.pair_ranges ? &Stage::pair_loss : &Stage::token_loss;
   {
     const Phase phase = part_phase(*scratch_, "head");
-    (this->*compute)(batch, output, gradient, gradient_scale, loss_sum);
+    (this->*compute)(batch, output, gradient, loss_sum);
   }
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
@@ -297,11 +313,10 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
   });
 }
 
-void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
-                       double gradient_scale, Tensor loss_sum) {
+void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor loss_sum) {
   const Tensor losses = scratch_->losses(batch.tokens());
-  CrossEntropyOptions options{.gradient_scale = gradient_scale, .weights = batch.weights};
-  if (gradient_scale != 0) options.z_loss = scratch_->options().z_loss;
+  CrossEntropyOptions options{.gradient_scale = batch.gradient_scale, .weights = batch.weights};
+  if (batch.gradient_scale != 0) options.z_loss = scratch_->options().z_loss;
   if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
   if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
   head_->forward(scratch_->run(batch), losses, gradient, output, options,
@@ -311,15 +326,14 @@ void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
   if (options.squared_log_z) backend.sum(loss_sum.rows(1, 1), options.squared_log_z);
 }
 
-void Stage::pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
-                      double gradient_scale, Tensor totals) {
+void Stage::pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor totals) {
   const LayerRun run = scratch_->run(batch);
   const Tensor losses = scratch_->losses(batch.tokens());
   head_->forward(run, losses, {}, output, {});
   const Tensor weights = scratch_->preference().weigh(run, losses, totals);
-  if (gradient_scale != 0)
+  if (batch.gradient_scale != 0)
     head_->forward(run, losses, gradient, output,
-                   {.gradient_scale = gradient_scale, .weights = weights});
+                   {.gradient_scale = batch.gradient_scale, .weights = weights});
 }
 
 void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {

@@ -86,6 +86,9 @@ class StageScratch {
   Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }
 
  private:
+  void allocate_ring(Arena& arena, const std::vector<Declaration>& blocks);
+  void allocate_sums(Arena& arena, const std::vector<Declaration>& blocks);
+
   ModelSpec model_;
   int first_trained_layer_;
   StageOptions options_;
@@ -148,14 +151,13 @@ class Stage {
   void forward(const MicroBatch& batch, int number, Tensor output,
                const std::vector<LayerCache>* caches = nullptr);
   // Computes the losses from that output, times MicroBatch::weights, and adds their sum to
-  // loss_sum (1). If gradient_scale is
-  // not 0, also computes the gradients of gradient_scale * (loss + z-loss): of `output` into
-  // `gradient` (rows, hidden), and of the head's parameters. With StageOptions::z_loss, loss_sum is
+  // loss_sum (1). If MicroBatch::gradient_scale is not 0, also computes the gradients of
+  // gradient_scale * (loss + z-loss): of `output` into `gradient` (rows, hidden), and of the head's
+  // parameters. With StageOptions::z_loss, loss_sum is
   // (2), and a training forward adds the sum of log^2 Z to its second element. If the batch is
   // scored_only, StageScratch::smallest_losses() is computed too. If the batch has preference
   // pairs, the loss is theirs, and loss_sum is (4): the totals of Backend::preference_loss.
-  void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
-            Tensor loss_sum);
+  void loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor loss_sum);
   // `gradient` is that of the output on entry and of the input on return, if a layer before the
   // stage is trained.
   void backward(const MicroBatch& batch, int number, Tensor gradient);
@@ -184,10 +186,8 @@ class Stage {
   // before the block's backward.
   void fetch_input(const MicroBatch& batch, int number, int block);
   // Stage::loss of tokens and of preference pairs, once weights and gradients are in memory.
-  void token_loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
-                  Tensor loss_sum);
-  void pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
-                 Tensor totals);
+  void token_loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor loss_sum);
+  void pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor totals);
   void backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>

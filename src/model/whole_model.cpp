@@ -30,12 +30,14 @@ Tensor WholeModel::forward(const MicroBatch& batch) {
 
 void WholeModel::forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum) {
   const Tensor gradient = gradient_.rows(0, batch.tokens());
-  stage_.loss(batch, forward(batch), gradient, gradient_scale, loss_sum);
-  stage_.backward(batch, 0, gradient);
+  MicroBatch scaled = batch;
+  scaled.gradient_scale = gradient_scale;
+  stage_.loss(scaled, forward(scaled), gradient, loss_sum);
+  stage_.backward(scaled, 0, gradient);
 }
 
 void WholeModel::evaluate(const MicroBatch& batch, Tensor loss_sum) {
-  stage_.loss(batch, forward(batch), {}, 0.0, loss_sum);
+  stage_.loss(batch, forward(batch), {}, loss_sum);
 }
 
 Tensor WholeModel::all_logits(const MicroBatch& batch) {

@@ -15,7 +15,7 @@ UpdateRules update_rules(const OptimizerSettings& settings) {
     return [adamw](const Parameter&) -> const UpdateRule& { return *adamw; };
   return [adamw, muon = std::make_shared<const Muon>(settings)](
              const Parameter& parameter) -> const UpdateRule& {
-    if (is_hidden_matrix(parameter)) return *muon;
+    if (parameter.hidden) return *muon;
     return *adamw;
   };
 }

@@ -4,11 +4,12 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "backend/phase.h"
 #include "core/error.h"
 #include "core/philox.h"
-#include "model/fp8.h"
+#include "model/block.h"
 
 namespace kintsugi {
 namespace {
@@ -200,18 +201,32 @@ std::vector<int> layers_of(const std::vector<StageLayers>& ranges) {
 
 namespace {
 
-bool same_layers_in_fp8(const ModelSpec& model, const std::vector<StageLayers>& ranges) {
-  if (model.layers.empty()) return true;
-  const auto layer = [&](int number) -> const LayerSpec& {
-    return model.layers[static_cast<std::size_t>(number)];
+bool layers_save_alike(const ModelSpec& model, int layer, int other) {
+  const auto saved_by = [&](int number) {
+    Declaration declared({});
+    Block(model, number).declare(declared);
+    return declared.saved();
   };
+  const auto key = [](const TensorSpec& x) {
+    const std::int64_t bytes = x.bytes ? x.bytes({.length = kFp8Multiple}, DType::BF16, true) : 0;
+    return std::tuple(x.label, x.per, x.width, x.most, x.wide, x.dropped_by, x.kept, x.temporary,
+                      bytes);
+  };
+  const std::vector<TensorSpec> a = saved_by(layer), b = saved_by(other);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const TensorSpec& x, const TensorSpec& y) { return key(x) == key(y); });
+}
+
+bool chunks_save_alike(const ModelSpec& model, const std::vector<StageLayers>& ranges) {
+  if (model.layers.empty()) return true;
   const auto size = [](const StageLayers& range) { return range.last_layer - range.first_layer; };
   const StageLayers& longest =
       *std::max_element(ranges.begin(), ranges.end(),
                         [&](const auto& a, const auto& b) { return size(a) < size(b); });
   for (const StageLayers& range : ranges)
     for (int i = 0; i < size(range); ++i)
-      if (fp8_sites(layer(range.first_layer + i)) != fp8_sites(layer(longest.first_layer + i)))
+      if (range.first_layer != longest.first_layer &&
+          !layers_save_alike(model, range.first_layer + i, longest.first_layer + i))
         return false;
   return true;
 }
@@ -221,7 +236,7 @@ bool same_layers_in_fp8(const ModelSpec& model, const std::vector<StageLayers>& 
 bool save_same_tensors(const ModelSpec& model, const StageOptions& options,
                        const std::vector<StageLayers>& ranges) {
   if (options.offload_inputs) return false;  // chunks offload different blocks
-  if (!same_layers_in_fp8(model, ranges)) return false;
+  if (!chunks_save_alike(model, ranges)) return false;
   return options.recompute == Recompute::None ||
          std::all_of(ranges.begin(), ranges.end(), [&](const StageLayers& range) {
            return range.first_layer % options.recompute_every ==
@@ -319,7 +334,7 @@ void Pipeline::run_single_stage(const Step& step, const Load& load) {
       backend_->replay(
           derive_key(static_cast<std::uint64_t>(batch(0).sequences),
                      std::uint64_t{batch(0).overwrites} + 2 * std::uint64_t{batch(0).first},
-                     std::bit_cast<std::uint64_t>(step.gradient_scale)),
+                     std::bit_cast<std::uint64_t>(batch(0).gradient_scale)),
           std::ref(compute));
     else
       compute();
@@ -393,8 +408,8 @@ void Pipeline::forward(int chunk_number, int number, const Step& step) {
   chunk.stage.forward(current, number, x);
   if (!chunk.stage.range().head) return;
   Outgoing& gradient = this->gradient(chunk_number, number);
-  if (step.gradient_scale != 0) reclaim(gradient);
-  chunk.stage.loss(current, x, rows(gradient.buffer, current), step.gradient_scale, step.loss_sum);
+  if (current.gradient_scale != 0) reclaim(gradient);
+  chunk.stage.loss(current, x, rows(gradient.buffer, current), step.loss_sum);
 }
 
 void Pipeline::send(Outgoing& from, const MicroBatch& batch, int to) {
@@ -402,8 +417,6 @@ void Pipeline::send(Outgoing& from, const MicroBatch& batch, int to) {
 }
 
 void Pipeline::evaluate(const Step& step, const Load& load, const UseLosses& use) {
-  Step forward_only = step;
-  forward_only.gradient_scale = 0;
   for (int number = 0; number < step.micro_batches; ++number) {
     batches_[0] = load(number);
     batches_[0].scored_only = true;
@@ -413,7 +426,7 @@ void Pipeline::evaluate(const Step& step, const Load& load, const UseLosses& use
         group_->wait(group_->receive(chunks_[c].stage.input(batch(0), 0), from->rank));
       {
         const Phase phase(*backend_, [&] { return fmt::format("evaluate {}", number); });
-        forward(own.chunk, 0, forward_only);
+        forward(own.chunk, 0, step);
       }
       if (const auto to = next_chunk(shape_, own))
         send(outputs_[output_buffers_.find(own.chunk, 0)], batch(0), to->rank);

@@ -25,7 +25,7 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
 // For a schedule with fewer micro-batches than that of `planned`, whose buffers it uses.
 RankSlots slots_within(const RankSlots& planned, const PipelineSchedule& schedule, int rank);
 // Whether the n-th layers of all chunks of a rank save the same tensors. A model without layers:
-// none of its matmuls are in fp8.
+// all of its layers do.
 bool save_same_tensors(const ModelSpec& model, const StageOptions& options,
                        const std::vector<StageLayers>& ranges);
 
@@ -54,10 +54,9 @@ class Pipeline {
   using Load = std::function<MicroBatch(int number)>;
   struct Step {
     int micro_batches = 1;
-    double gradient_scale = 1.0;
     Tensor loss_sum = {};  // the last stage adds the losses to it (Stage::loss)
   };
-  // Computes the gradients of gradient_scale * (sum of all losses).
+  // Computes the gradients of MicroBatch::gradient_scale * (sum of all losses).
   void run(const Step& step, const Load& load);
   // Called with the losses (tokens) of a micro-batch, those of its most likely tokens, and its
   // number; only on the last stage.

@@ -202,11 +202,7 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
   work_ = std::make_unique<Work>(backend_, arena_, *store_, config_, ModelGroups{&tensor_, &alone_},
                                  options_);
   allocate_caches();
-  const auto attention = sublayers_of<AttentionSpec>(work_->scratch.model());
   shape_.has_pages = has_pages_;
-  if (has_pages_)
-    shape_.tile_tokens = std::max<std::int64_t>(
-        1, kQueryRows / (attention.front()->heads / attention.front()->kv_heads));
   if (options_.deterministic) {
     shape_.fixed_rows = options_.step_tokens;
     shape_.fixed_reads = work_->head_rows();
@@ -236,7 +232,10 @@ void InferenceModel::plan() {
       const std::size_t size = size_of(spec.wide ? work.wide : options_.precision);
       token_bytes += as_size(spec.per_token) * size;
       states += as_size(spec.fixed * options_.max_sequences) * size;
-      if (layer == 0) labels.push_back(spec.label);
+      if (spec.per_token > 0)
+        shape_.tile_tokens = std::max<std::int64_t>(1, kQueryRows / spec.queries);
+      if (std::find(labels.begin(), labels.end(), spec.label) == labels.end())
+        labels.push_back(spec.label);
     }
   }
   has_pages_ = token_bytes > 0;

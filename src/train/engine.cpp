@@ -250,6 +250,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     micro.first = number == 0;
     micro.last = number == micro_batches - 1;
     micro.training = true;
+    micro.gradient_scale = settings.loss_scale / tokens;
     micro.overwrites = sharding_.overwrites(micro.first);
     micro.first_token += settings.first_sequence * context_shard_.length;
     micro.dropout = settings.dropout;
@@ -260,10 +261,9 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     return micro;
   };
   backend_->fill(loss_sum_, 0.0);
+  if (const Tensor sums = scratch_.context().sums.values) backend_->fill(sums, 0.0);
   if (settings.fp8_statistics) backend_->fill(fp8_statistics_, 0.0);
-  pipeline_.run({.micro_batches = micro_batches,
-                 .gradient_scale = settings.loss_scale / tokens,
-                 .loss_sum = loss_sum_},
+  pipeline_.run({.micro_batches = micro_batches, .loss_sum = loss_sum_},
                 std::cref(load));  // by reference: a copy would allocate memory
   {
     const Phase phase(*backend_, [] { return "sum gradients"; });
@@ -298,6 +298,8 @@ StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
   StepResult result{.loss = summed_over_ranks(local.sums.loss) / targets,
                     .gradient_norm = local.gradient_norm,
                     .outlier = local.outlier};
+  for (const NamedSum& own : local.layer_sums)
+    result.layer_sums.push_back({own.name, summed_over_ranks(own.value)});
   if (options_.z_loss > 0)
     result.z_loss = options_.z_loss * summed_over_ranks(local.sums.z) / targets;
   if (options_.preference) {
@@ -320,6 +322,11 @@ LocalStepResult Engine::finish_step() {
   const LossSums sums = read_loss_sums();
   const double squared_norm = read_scalars(*backend_, optimizer_.squared_norm())[0];
   LocalStepResult result{.sums = sums, .gradient_norm = std::sqrt(squared_norm) * unscale_};
+  if (const LayerSums& layers = scratch_.context().sums; layers.values) {
+    const std::vector<double> values = to_doubles(*backend_, layers.values);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      result.layer_sums.push_back({layers.names[i], values[i]});
+  }
   if (limited_ && std::isfinite(result.gradient_norm))
     result.outlier = !std::isfinite(read_scalars(*backend_, optimizer_.scale())[0]);
   return result;

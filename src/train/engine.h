@@ -100,9 +100,16 @@ struct LossSums {
   Rewards rewards = {};  // only with EngineOptions::preference
 };
 
+// A sum over a step that layers declare (Declaration::sum).
+struct NamedSum {
+  std::string_view name;
+  double value = 0;
+};
+
 // The result of a step on one rank, before the all-reduce of the loss.
 struct LocalStepResult {
   LossSums sums = {};
+  std::vector<NamedSum> layer_sums = {};  // the same names on all ranks, in the same order
   double gradient_norm = 0;  // global, before clipping; not finite: the step was skipped
   bool outlier = false;      // skipped because it was above StepSettings::limits
 };
@@ -113,6 +120,7 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
   bool outlier = false;      // skipped because it was above StepSettings::limits
   Rewards rewards = {};      // means; only with EngineOptions::preference
+  std::vector<NamedSum> layer_sums = {};
 };
 
 // One rank's shard of the model with its memory and its optimizer on one device. Runs training

@@ -135,7 +135,7 @@ TEST(Muon, UpdatesAsPlainLoops) {
           Numbers gradients(static_cast<std::size_t>(set.buffer_elements()));
           member.engine.backend().download(gradients.data(), member.engine.sharding().gradients());
           for (const Parameter& parameter : set.parameters()) {
-            if (!is_hidden_matrix(parameter)) continue;
+            if (!parameter.hidden) continue;
             Numbers weight = part_of(before, parameter);
             Numbers& moment = moments[parameter.name];
             moment.resize(weight.size());
@@ -161,9 +161,9 @@ TEST(Muon, LeavesTheOtherParametersToAdamW) {
   int matrices = 0;
   for (const Parameter& parameter : set.parameters()) {
     const bool same = part_of(muon.weights, parameter) == part_of(other.weights, parameter);
-    EXPECT_EQ(same, !is_hidden_matrix(parameter)) << parameter.name;
+    EXPECT_EQ(same, !parameter.hidden) << parameter.name;
     const bool hidden = parameter.name.find("_proj.weight") != std::string::npos;
-    EXPECT_EQ(is_hidden_matrix(parameter), hidden) << parameter.name;
+    EXPECT_EQ(parameter.hidden, hidden) << parameter.name;
     matrices += hidden ? 1 : 0;
   }
   EXPECT_EQ(matrices, 3 * 7);
@@ -341,7 +341,7 @@ TEST(Muon, ReplicasSendEachResultOnce) {
   std::int64_t hidden = 0;
   const ParameterSet set(training.model);
   for (const Parameter& parameter : set.parameters())
-    if (is_hidden_matrix(parameter)) hidden += parameter.shape.elements();
+    if (parameter.hidden) hidden += parameter.shape.elements();
   for (const RankLayout& layout : {RankLayout{.dp = 2}, RankLayout{.dp = 8}}) {
     std::vector<std::unique_ptr<CountingWorld>> worlds(static_cast<std::size_t>(layout.ranks()));
     on_ranks(
@@ -363,7 +363,7 @@ TEST(Muon, HasOneMomentAndNoMore) {
   std::int64_t hidden = 0;
   const ParameterSet set(muon.model);
   for (const Parameter& parameter : set.parameters())
-    if (is_hidden_matrix(parameter)) hidden += parameter.shape.elements();
+    if (parameter.hidden) hidden += parameter.shape.elements();
   const auto slots = [](const Training& training) {
     std::size_t bytes = 0;
     on_ranks({}, training, [&](const Member& member) {
@@ -383,12 +383,12 @@ TEST(MatrixPlan, GivesEachMatrixToOneOwnerAndBalancesFlops) {
   const Muon muon({.kind = OptimizerKind::Muon});
   const AdamW adamw({});
   const UpdateRules rules = [&](const Parameter& parameter) -> const UpdateRule& {
-    if (is_hidden_matrix(parameter)) return muon;
+    if (parameter.hidden) return muon;
     return adamw;
   };
   double total = 0, largest = 0;
   for (const Parameter& parameter : set.parameters()) {
-    if (!is_hidden_matrix(parameter)) continue;
+    if (!parameter.hidden) continue;
     const double flops = muon.flops(parameter.global[0], parameter.global[1]);
     total += flops;
     largest = std::max(largest, flops);

@@ -303,6 +303,7 @@ void train(const Member& member, std::int64_t first, std::int64_t last, Outcome&
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);
       outcome.z_losses.push_back(result.z_loss);
+      for (const NamedSum& sum : result.layer_sums) outcome.layer_sums.push_back(sum.value);
       if (member.training.preference)
         for (const double value :
              {result.rewards.chosen, result.rewards.rejected, result.rewards.accuracy})
@@ -355,6 +356,7 @@ std::string complaint(const Outcome& actual, const Outcome& expected) {
   };
   return apart("losses", difference(actual.losses, expected.losses), 1e-10) +
          apart("z-losses", difference(actual.z_losses, expected.z_losses), 1e-10) +
+         apart("sums of layers", difference(actual.layer_sums, expected.layer_sums), 1e-10) +
          apart("rewards", difference(actual.rewards, expected.rewards), 1e-10) +
          apart("norms", difference(actual.norms, expected.norms), 1e-10) +
          apart("weights", difference(actual.weights, expected.weights), 1e-8);

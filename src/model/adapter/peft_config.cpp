@@ -274,7 +274,7 @@ PeftConfig peft_config_of(const ModelConfig& model, const std::string& base) {
     if (parameter.group == ParameterGroup::Adapter) {
       const std::string module = parameter.name.substr(0, parameter.name.rfind(".lora_"));
       targets.insert(module.substr(module.rfind('.') + 1));
-    } else if (is_hidden_matrix(parameter) && parameter.matrices.dimension == 1) {
+    } else if (parameter.hidden && parameter.matrices.dimension == 1) {
       config.fan_in_fan_out = true;
     }
   }

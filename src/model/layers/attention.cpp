@@ -13,6 +13,15 @@ Tensor by_sequence(const Tensor& x, const LayerRun& run) { return x.split_first(
 
 }  // namespace
 
+// As in PEFT, queries and values have adapters, or the matrix that has both.
+std::vector<LinearUse> linears_of(AttentionSpec& spec) {
+  return {{&spec.qkv, "attention.qkv", {0, 2}}, {&spec.out, "attention.out"}};
+}
+
+std::shared_ptr<Sublayer> make_sublayer(const AttentionSpec& spec) {
+  return std::make_shared<Attention>(spec);
+}
+
 Attention::Attention(const AttentionSpec& spec)
     : spec_(spec), projection_(spec.qkv), out_(spec.out) {
   if (spec.qk_norm == QkNorm::None) return;
@@ -41,7 +50,11 @@ void Attention::declare(Declaration& d) {
       {.label = "gradient of q, k, v", .width = qkv, .training = true, .read_by_weights = true});
   dattended_ = d.workspace({.label = "gradient of attention", .width = width, .training = true});
   for (const char* label : {"keys", "values"})
-    d.cache({.label = label, .per_token = kv_heads_ * spec_.head_dim});
+    d.cache({.label = label,
+             .per_token = kv_heads_ * spec_.head_dim,
+             .queries = spec_.heads / spec_.kv_heads});
+  d.positions({.rope = spec_.rope, .slopes = spec_.alibi ? heads_ : 0});
+  d.ring({heads_, kv_heads_, spec_.head_dim});
   // Two matmuls per query: scores and weighted sum of values. Causal attention computes half of the
   // square; with a window, only the first `window` rows are short.
   const double length = static_cast<double>(d.length()),

@@ -14,12 +14,17 @@ class Attention final : public Sublayer {
   explicit Attention(const AttentionSpec& spec);
 
   void declare(Declaration& d) override;
-  Linear& input() override { return projection_; }
-  Linear& output() override { return out_; }
-  Tensor output_input(const LayerRun& run) const override { return run[attended_]; }
   void forward(const LayerRun& run, Tensor x) const override;
+  void output(const LayerRun& run, Tensor y, Tensor residual) const override {
+    out_.forward(run, y, run[attended_], residual);
+  }
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;
   void backward_weight(const LayerRun& run, Tensor x) const override;
+  void backward_output_weight(const LayerRun& run, Tensor dy, Tensor own_dy) const override {
+    out_.backward_weight(run, dy, run[attended_], own_dy);
+  }
+  Linear* reader_of_x() override { return &projection_; }
+  Linear* reader_of_dy() override { return &out_; }
 
  private:
   struct Heads {

@@ -1,6 +1,16 @@
 #include "model/layers/layer_run.h"
 
+#include <algorithm>
+
+#include "core/error.h"
+
 namespace kintsugi {
+
+Tensor LayerSums::operator[](std::string_view name) const {
+  const auto found = std::find(names.begin(), names.end(), name);
+  KINTSUGI_CHECK(found != names.end(), "no layer has declared the sum {}", name);
+  return values.rows(found - names.begin(), 1);
+}
 
 StreamBuffers allocate_stream_buffers(Arena& arena, std::int64_t hidden, DType dtype,
                                       const BatchSize& size, bool training) {

@@ -12,12 +12,21 @@
 
 namespace kintsugi {
 
+// The sums over a step that layers declare: each rank adds its own part.
+struct LayerSums {
+  std::vector<std::string_view> names;
+  Tensor values;  // (names), in accumulator precision
+
+  Tensor operator[](std::string_view name) const;  // (1)
+};
+
 // What all layers of a rank share.
 struct LayerContext {
   Backend* backend;
   const ParameterStore* store;
   TensorGroup tensor;
   PositionTables tables = {};
+  LayerSums sums = {};
   // Context parallelism only:
   Communicator* context = nullptr;
   const RingAttention* ring = nullptr;
@@ -59,8 +68,10 @@ struct LayerRun {
   Backend& backend() const { return *context.backend; }
   const ParameterStore& store() const { return *context.store; }
   const TensorGroup& tensor() const { return context.tensor; }
-  Tensor rows(const Tensor& x, Per per) const {
+  Tensor rows(const Tensor& x, Per per, std::int64_t most = 1) const {
     switch (per) {
+      case Per::Bounded:
+        return x.rows(0, most * size.tokens());
       case Per::Token:
         return x.rows(0, size.tokens());
       case Per::Row:
@@ -72,14 +83,20 @@ struct LayerRun {
     }
     return x;
   }
-  Tensor operator[](Saved id) const { return rows(saved_memory[at(id.index)], id.per); }
-  Tensor operator[](Workspace id) const { return rows(workspace_memory[at(id.index)], id.per); }
+  Tensor operator[](Saved id) const { return rows(saved_memory[at(id.index)], id.per, id.most); }
+  Tensor operator[](Workspace id) const {
+    return rows(workspace_memory[at(id.index)], id.per, id.most);
+  }
   // All-gathers the rows of a tensor whose rows are split; otherwise returns the tensor.
   Tensor all_rows(const Tensor& own) const { return tensor().all_rows(own, stream.gathered); }
   // What generation asks of matmuls with weights; otherwise the defaults.
   MatmulOptions generation_options() const {
     return {.constant_b = batch.cached != nullptr,
             .rows_alike = batch.cached != nullptr && batch.cached->deterministic};
+  }
+  // Where to add this rank's part of a declared sum; empty if this forward is not counted.
+  Tensor sum(std::string_view name) const {
+    return batch.training && !repeats ? context.sums[name] : Tensor();
   }
   // Whether weight gradients are added to those of earlier micro-batches.
   bool accumulates() const { return !batch.overwrites; }

@@ -12,7 +12,7 @@ void Linear::declare_inputs(Declaration& d, ParameterGroup group) {
 
 void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                      const std::vector<int>& copies) {
-  using Along = Declaration::Shard::Along;
+  by_inputs_ = along == Declaration::Shard::Along::Inputs;
   const auto options = [&](std::size_t i, const Init& init) {
     return Declaration::Options{
         .group = group,
@@ -20,6 +20,7 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
         .shard = {.along = along, .parts = spec_.parts, .copies = copies[i % copies.size()]},
         .in_out = spec_.in_out,
         .packed = i > 0,
+        .hidden = true,
         .matrices = spec_.matrices,
         .turn = spec_.turn};
   };
@@ -34,7 +35,8 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
   }
   for (std::size_t i = 0; i < spec_.biases.size(); ++i) {
     Declaration::Options bias = options(i, {InitKind::Zeros});
-    if (along == Along::Inputs) bias.shard = {};
+    bias.hidden = false;
+    if (by_inputs_) bias.shard = {};
     const int id = d.vector(spec_.biases[i], spec_.outputs[i], bias);
     if (i == 0) bias_ = id;
   }
@@ -47,10 +49,10 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
   fp8_.declare(d, weight_, shape_, spec_.in_out, adapters_.any());
 }
 
-MatmulOptions Linear::forward_options(const LayerRun& run, bool with_bias) const {
+MatmulOptions Linear::forward_options(const LayerRun& run) const {
   MatmulOptions options = run.generation_options();
   options.transpose_b = !spec_.in_out;
-  if (with_bias) options.bias = bias(run);
+  if (!by_inputs_ || run.tensor().rank() == 0) options.bias = bias(run);
   return options;
 }
 
@@ -68,10 +70,6 @@ void Linear::forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual) c
   MatmulOptions options = forward_options(run);
   options.residual = residual;
   multiply(run, y, x, options);
-}
-
-void Linear::forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const {
-  multiply(run, y, x, forward_options(run, with_bias));
 }
 
 void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x,

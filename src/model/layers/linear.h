@@ -29,9 +29,8 @@ class Linear {
     return in_fp8(run) ? fp8_.gradient_maxima(run) : Maxima();
   }
 
-  void forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual = {}) const;
   // If the inputs are sharded: computes this rank's partial sum. Only one rank adds the bias.
-  void forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const;
+  void forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual = {}) const;
   // GELU is part of these matmuls, or an operation after them, which finds the maxima of its
   // result.
   bool fuses_gelu() const { return !adapters_.any() && !fp8_.on(); }
@@ -49,7 +48,7 @@ class Linear {
  private:
   void declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                const std::vector<int>& copies);
-  MatmulOptions forward_options(const LayerRun& run, bool with_bias = true) const;
+  MatmulOptions forward_options(const LayerRun& run) const;
   // Generation and scoring of sequences of any length fall back to the run's precision.
   bool in_fp8(const LayerRun& run) const {
     return fp8_.on() && run.batch.cached == nullptr && run.size.length % kFp8Multiple == 0;
@@ -68,7 +67,8 @@ class Linear {
   Fp8Matmuls fp8_;
   int weight_ = -1;
   int bias_ = -1;
-  Shape shape_;  // of the packed matrices, on this rank
+  bool by_inputs_ = false;  // sharded by inputs
+  Shape shape_;             // of the packed matrices, on this rank
 };
 
 }  // namespace kintsugi

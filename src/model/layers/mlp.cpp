@@ -2,6 +2,12 @@
 
 namespace kintsugi {
 
+std::vector<LinearUse> linears_of(MlpSpec& spec) {
+  return {{&spec.up, "mlp.up"}, {&spec.down, "mlp.down"}};
+}
+
+std::shared_ptr<Sublayer> make_sublayer(const MlpSpec& spec) { return std::make_shared<Mlp>(spec); }
+
 void Mlp::declare(Declaration& d) {
   up_.declare_outputs(d, ParameterGroup::Mlp, {1});
   down_.declare_inputs(d, ParameterGroup::Mlp);

@@ -10,13 +10,18 @@ class Mlp final : public Sublayer {
   explicit Mlp(const MlpSpec& spec) : spec_(spec), up_(spec.up), down_(spec.down) {}
 
   void declare(Declaration& d) override;
-  Linear& input() override { return up_; }
-  Linear& output() override { return down_; }
-  Tensor output_input(const LayerRun& run) const override { return run[activated_]; }
   void forward(const LayerRun& run, Tensor x) const override;
+  void output(const LayerRun& run, Tensor y, Tensor residual) const override {
+    down_.forward(run, y, run[activated_], residual);
+  }
   void recompute(const LayerRun& run) const override;
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;
   void backward_weight(const LayerRun& run, Tensor x) const override;
+  void backward_output_weight(const LayerRun& run, Tensor dy, Tensor own_dy) const override {
+    down_.backward_weight(run, dy, run[activated_], own_dy);
+  }
+  Linear* reader_of_x() override { return &up_; }
+  Linear* reader_of_dy() override { return &down_; }
 
  private:
   bool gated() const { return spec_.activation == ActivationKind::Swiglu; }

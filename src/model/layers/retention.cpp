@@ -7,6 +7,14 @@
 
 namespace kintsugi {
 
+std::vector<LinearUse> linears_of(RetentionSpec& spec) {
+  return {{&spec.projection, "retention.in", {0, 2}}, {&spec.out, "retention.out"}};
+}
+
+std::shared_ptr<Sublayer> make_sublayer(const RetentionSpec& spec) {
+  return std::make_shared<Retention>(spec);
+}
+
 void Retention::declare(Declaration& d) {
   const int tp = d.ranks().tensor;
   KINTSUGI_CHECK(spec_.heads % tp == 0, "{} heads on {} ranks", spec_.heads, tp);
@@ -40,6 +48,7 @@ void Retention::declare(Declaration& d) {
                                 retention_workspace_bytes(dtype, sizes, training));
                           }});
   if (chunks > 1) declare_states(d);
+  d.positions({.rope = spec_.rope, .decays = heads_});
   d.cache({.label = "retention state", .fixed = heads_ * spec_.k_dim * spec_.v_dim, .wide = true});
   // Each token adds an outer product to the state, and its query reads the state.
   const double flops = 4.0 * static_cast<double>(spec_.heads * spec_.k_dim * spec_.v_dim);

@@ -13,13 +13,18 @@ class Retention final : public Sublayer {
       : spec_(spec), projection_(spec.projection), out_(spec.out) {}
 
   void declare(Declaration& d) override;
-  Linear& input() override { return projection_; }
-  Linear& output() override { return out_; }
-  Tensor output_input(const LayerRun& run) const override { return run[gated_]; }
   void forward(const LayerRun& run, Tensor x) const override;
+  void output(const LayerRun& run, Tensor y, Tensor residual) const override {
+    out_.forward(run, y, run[gated_], residual);
+  }
   void recompute(const LayerRun& run) const override;
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;
   void backward_weight(const LayerRun& run, Tensor x) const override;
+  void backward_output_weight(const LayerRun& run, Tensor dy, Tensor own_dy) const override {
+    out_.backward_weight(run, dy, run[gated_], own_dy);
+  }
+  Linear* reader_of_x() override { return &projection_; }
+  Linear* reader_of_dy() override { return &out_; }
 
  private:
   struct Parts {

@@ -2,19 +2,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "model/spec.h"
 
 namespace kintsugi {
 
 BlockShape block_shape(const ModelConfig& c) {
-  return {
-      .hidden = static_cast<double>(c.hidden_size),
-      .ffn = static_cast<double>(c.ffn_size),
-      .heads = static_cast<double>(c.heads),
-      .query = static_cast<double>(c.heads * c.head_dim),
-      .qkv = static_cast<double>(c.qkv_rows()),
-      .gated = sublayers_of<MlpSpec>(model_spec(c)).front()->activation == ActivationKind::Swiglu};
+  // A gated MLP has twice as many outputs before the activation.
+  ModelSpec model = model_spec(c);
+  bool gated = false;
+  for (const LinearUse& use : model.layers.front().linears())
+    if (use.site == "mlp.up")
+      gated = std::accumulate(use.linear->outputs.begin(), use.linear->outputs.end(),
+                              std::int64_t{0}) > c.ffn_size;
+  return {.hidden = static_cast<double>(c.hidden_size),
+          .ffn = static_cast<double>(c.ffn_size),
+          .heads = static_cast<double>(c.heads),
+          .query = static_cast<double>(c.heads * c.head_dim),
+          .qkv = static_cast<double>(c.qkv_rows()),
+          .gated = gated};
 }
 
 double attention_bytes(const BlockShape& s, const BlockOptions& r) {

@@ -132,13 +132,14 @@ class Tracer {
         arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {4});
     const auto loss_of = [&](std::int64_t chunks) {
       MicroBatch prefix = batch;
+      prefix.gradient_scale = 1;
       if (const std::int64_t tokens = chunks * last.head().chunk(); tokens < batch.tokens()) {
         prefix.sequences = 1;
         prefix.length = tokens;
         prefix.ids = prefix.targets = prefix.positions = batch.ids.rows(0, tokens);
       }
       const Tensor rows = stream.rows(0, scratch.size(prefix).rows());
-      return recorded([&] { last.loss(prefix, rows, rows, 1.0, sum); });
+      return recorded([&] { last.loss(prefix, rows, rows, sum); });
     };
     traced.head = loss_of(kMostChunks);
     const double chunks =
