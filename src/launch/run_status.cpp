@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/statistics.h"
-#include "report/documents/cells.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
@@ -85,48 +84,11 @@ void read_metrics(const fs::path& run_dir, RunStatus& status) {
   if (measured && tokens > 0) status.joule_per_token = joule / tokens;
 }
 
-// ---- the table
-
-using Row = std::vector<std::string>;
-
-const Row kColumns = {"run",        "state",    "step", "steps",   "loss",
-                      "valid_loss", "tokens_s", "mfu",  "J/token", "reason"};
-
-std::string cell(const std::optional<double>& value, const char* format) {
-  return value ? fmt::format(fmt::runtime(format), *value) : "";
-}
-
 // What the exit code says where status.json does not know the end.
 std::string reason_of(const RunStatus& status) {
-  std::string text = printable(status.reason);
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  if (status.exit_code && *status.exit_code != 0)
-    text += fmt::format("{}exit code {}", text.empty() ? "" : ", ", *status.exit_code);
-  return text;
-}
-
-Row row_of(const CollectedRun& run) {
-  const RunStatus& s = run.status;
-  return {run.name,
-          s.state.empty() ? (s.exit_code ? "failed" : "not started") : printable(s.state),
-          std::to_string(s.step),
-          std::to_string(s.total_steps),
-          cell(s.loss, "{:.4f}"),
-          cell(s.valid_loss, "{:.4f}"),
-          cell(s.tokens_per_s, "{:.0f}"),
-          cell(s.mfu, "{:.4f}"),
-          cell(s.joule_per_token, "{:.4g}"),
-          reason_of(s)};
-}
-
-// Name, state and reason are text, the others numbers.
-bool is_text(std::size_t column) { return column < 2 || column + 1 == kColumns.size(); }
-
-template <class Field>
-std::string line_of(const Row& row, const char* separator, Field&& field) {
-  std::string line;
-  for (std::size_t i = 0; i < row.size(); ++i) line += (i > 0 ? separator : "") + field(row[i], i);
-  return line;
+  if (!status.exit_code || *status.exit_code == 0) return status.reason;
+  return fmt::format("{}{}exit code {}", status.reason, status.reason.empty() ? "" : ", ",
+                     *status.exit_code);
 }
 
 }  // namespace
@@ -163,42 +125,21 @@ std::vector<CollectedRun> collect_runs(const fs::path& directory) {
   return runs;
 }
 
-std::string to_csv(const std::vector<CollectedRun>& runs) {
-  const auto field = [](const std::string& text, std::size_t column) {
-    return is_text(column) ? csv_text(text) : text;
-  };
-  std::string text = line_of(kColumns, ",", field) + "\n";
-  for (const CollectedRun& run : runs) text += line_of(row_of(run), ",", field) + "\n";
-  return text;
-}
-
-std::string to_markdown(const std::vector<CollectedRun>& runs) {
-  MarkdownTable table{.header = kColumns};
-  for (std::size_t i = 0; i < kColumns.size(); ++i) table.numbers.push_back(!is_text(i));
-  for (const CollectedRun& run : runs) {
-    Row row = row_of(run);
-    for (std::string& field : row) field = markdown_text(field);
-    table.rows.push_back(std::move(row));
-  }
-  return to_markdown(table);
-}
-
-std::string to_table(const std::vector<CollectedRun>& runs) {
-  std::vector<Row> rows = {kColumns};
-  for (const CollectedRun& run : runs) rows.push_back(row_of(run));
-  std::vector<std::size_t> widths(kColumns.size(), 0);
-  for (const Row& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line = line_of(row, "  ", [&](const std::string& value, std::size_t i) {
-      return is_text(i) ? fmt::format("{:<{}}", value, widths[i])
-                        : fmt::format("{:>{}}", value, widths[i]);
-    });
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
+Table table_of(const std::vector<CollectedRun>& runs) {
+  Table table(
+      {Column::text("run"), Column::text("state"), Column::number("step"), Column::number("steps"),
+       Column::number("loss", "", "{:.4f}"), Column::number("valid_loss", "", "{:.4f}"),
+       Column::number("tokens_s", "", "{:.0f}"), Column::number("mfu", "", "{:.4f}"),
+       Column::number("J/token", "", "{:.4g}"), Column::text("reason")},
+      "");
+  for (const auto& [name, s] : runs)
+    table.add({name,
+               !s.state.empty() ? s.state
+               : s.exit_code    ? "failed"
+                                : "not started",
+               s.step, s.total_steps, s.loss, s.valid_loss, s.tokens_per_s, s.mfu,
+               s.joule_per_token, reason_of(s)});
+  return table;
 }
 
 }  // namespace kintsugi

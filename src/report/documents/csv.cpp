@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "report/documents/cells.h"
+#include "core/table.h"
 #include "report/documents/metric_record.h"
 #include "report/runs/run_file.h"
 
