@@ -83,28 +83,25 @@ std::string csv_text(std::string_view text) {
 Column Column::text(std::string title, std::string key) {
   return {.title = std::move(title), .key = std::move(key)};
 }
-Column Column::number(std::string title, std::string key, std::string pattern) {
-  Column column{.title = std::move(title), .key = std::move(key), .numbers = true};
-  if (!pattern.empty())
-    column.show = [pattern = std::move(pattern)](double value) {
-      return fmt::format(fmt::runtime(pattern), value);
-    };
-  return column;
+Column Column::number(std::string title, std::string key, Show show) {
+  return {
+      .title = std::move(title), .key = std::move(key), .numbers = true, .show = std::move(show)};
+}
+Column Column::number(std::string title, std::string key, const char* pattern) {
+  const auto show = [pattern = std::string(pattern)](double value) {
+    return fmt::format(fmt::runtime(pattern), value);
+  };
+  return number(std::move(title), std::move(key), *pattern != '\0' ? Show(show) : Show());
 }
 Column Column::percent(std::string title, std::string key, int digits) {
-  Column column = number(std::move(title), std::move(key));
-  column.show = [digits](double value) { return fmt::format("{:.{}f} %", 100 * value, digits); };
-  return column;
+  return number(std::move(title), std::move(key),
+                [digits](double value) { return fmt::format("{:.{}f} %", 100 * value, digits); });
 }
 Column Column::bytes(std::string title, std::string key) {
-  Column column = number(std::move(title), std::move(key));
-  column.show = format_bytes;
-  return column;
+  return number(std::move(title), std::move(key), format_bytes);
 }
 Column Column::duration(std::string title, std::string key) {
-  Column column = number(std::move(title), std::move(key));
-  column.show = format_duration;
-  return column;
+  return number(std::move(title), std::move(key), format_duration);
 }
 Column Column::hidden(std::string key) { return {.key = std::move(key), .shown = false}; }
 
@@ -137,7 +134,8 @@ std::string Table::text(const TextOptions& options) const {
   }
   std::vector<std::size_t> widths(columns_.size(), 0);
   for (const auto& line : lines)
-    for (std::size_t k = 0; k < line.size(); ++k) widths[k] = std::max(widths[k], width_of(line[k]));
+    for (std::size_t k = 0; k < line.size(); ++k)
+      widths[k] = std::max(widths[k], width_of(line[k]));
   std::string text;
   for (const auto& line : lines) {
     std::string row(options.indent, ' ');
@@ -162,7 +160,8 @@ std::string Table::markdown() const {
   for (const auto& row : rows_) {
     text += "|";
     for (std::size_t k = 0; k < row.size(); ++k)
-      if (columns_[k].shown) text += fmt::format(" {} |", markdown_text(shown(row[k], columns_[k])));
+      if (columns_[k].shown)
+        text += fmt::format(" {} |", markdown_text(shown(row[k], columns_[k])));
     text += "\n";
   }
   return text;
@@ -191,7 +190,8 @@ nlohmann::ordered_json Table::json() const {
   for (const auto& row : rows_) {
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
     for (std::size_t k = 0; k < row.size(); ++k)
-      if (!columns_[k].key.empty()) object[columns_[k].key] = row[k].value;
+      if (!columns_[k].key.empty() && !(columns_[k].optional && row[k].value.is_null()))
+        object[columns_[k].key] = row[k].value;
     list.push_back(std::move(object));
   }
   return list;

@@ -22,15 +22,19 @@ std::string csv_text(std::string_view text);
 
 // A column has a title for people, a key for programs, or both, and shows its numbers in one way.
 struct Column {
+  using Show = std::function<std::string(double)>;
+
   std::string title = {};  // of text, Markdown and CSV
   std::string key = {};    // of JSON; empty: not in it
   bool shown = true;       // false: only in JSON
   bool numbers = false;    // aligned to the right
-  std::function<std::string(double)> show = {};  // empty: as they are
+  bool optional = false;   // JSON has no key where the value is missing; otherwise null
+  Show show = {};          // of numbers; empty: as they are
 
   static Column text(std::string title, std::string key = "");
+  static Column number(std::string title, std::string key, Show show);
   // `pattern` is one of fmt, such as "{:.3f}"; empty: as they are.
-  static Column number(std::string title, std::string key = "", std::string pattern = "");
+  static Column number(std::string title, std::string key = "", const char* pattern = "");
   static Column percent(std::string title, std::string key = "", int digits = 1);  // 0.25: 25.0 %
   static Column bytes(std::string title, std::string key = "");
   static Column duration(std::string title, std::string key = "");  // of seconds
@@ -43,8 +47,8 @@ struct Cell {
   std::optional<std::string> text = {};
 
   template <class Value>
-    requires std::constructible_from<nlohmann::ordered_json, const Value&>
-  Cell(const Value& value) : value(value) {}
+  requires std::constructible_from<nlohmann::ordered_json, const Value&> Cell(const Value& value)
+      : value(value) {}
   template <class Value>
   Cell(const std::optional<Value>& value) {
     if (value) this->value = *value;

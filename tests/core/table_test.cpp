@@ -75,6 +75,12 @@ TEST(Table, JsonHasTheValuesAsTheyAre) {
   EXPECT_EQ(sample().json().dump(),
             R"([{"name":"a|b","count":12,"loss":2.5,"bytes":2048,"details":{"x":1}},)"
             R"({"name":"long name","count":null,"loss":null,"bytes":null,"details":7}])");
+  Column optional = Column::number("count", "count");
+  optional.optional = true;
+  Table table({Column::text("name", "name"), optional});
+  table.add({"a", 1});
+  table.add({"b", Cell::missing()});
+  EXPECT_EQ(table.json().dump(), R"([{"name":"a","count":1},{"name":"b"}])");
 }
 
 TEST(Table, ControlCharactersStayInTheirLine) {

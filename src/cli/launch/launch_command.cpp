@@ -19,8 +19,8 @@
 #include "core/output_file.h"
 #include "core/units.h"
 #include "launch/deputy.h"
-#include "launch/run_status.h"
 #include "launch/supervisor.h"
+#include "report/runs/run_status.h"
 
 namespace kintsugi {
 namespace {

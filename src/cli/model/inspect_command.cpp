@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -78,12 +79,16 @@ Table file_table(const InspectedModel& model) {
 Table tensor_table(const InspectedModel& model) {
   std::vector<Column> columns = {Column::text("tensor", "name"), Column::text("dtype", "dtype"),
                                  Column::text("shape", "shape"), Column::hidden("file")};
-  if (!model.tensors.empty() && model.tensors.front().statistics) {
+  // Not of types that this program cannot read.
+  if (std::any_of(model.tensors.begin(), model.tensors.end(),
+                  [](const InspectedTensor& tensor) { return tensor.statistics.has_value(); })) {
     for (const auto& [title, key] :
          {std::pair{"min", "min"}, {"max", "max"}, {"mean", "mean"}, {"RMS", "rms"}})
       columns.push_back(Column::number(title, key, "{:.4g}"));
-    columns.push_back(Column::percent("not finite", "non_finite"));
-    columns.back().show = [](double share) { return fmt::format("{:.4g} %", 100 * share); };
+    columns.push_back(Column::number("not finite", "non_finite", [](double share) {
+      return fmt::format("{:.4g} %", 100 * share);
+    }));
+    for (std::size_t i = columns.size() - 5; i < columns.size(); ++i) columns[i].optional = true;
   }
   Table table(columns);
   for (const InspectedTensor& tensor : model.tensors) {

@@ -69,10 +69,9 @@ Table stage_table(const std::vector<RegionBytes>& memory, bool whole) {
   const auto gib = [](double bytes) { return fmt::format("{:.3f}", bytes / (1 << 30)); };
   for (int region = 0; region < kRegions; ++region) {
     const std::string name(to_string(static_cast<Region>(region)));
-    columns.push_back(Column::number(name, name));
+    columns.push_back(Column::number(name, name, gib));
   }
-  columns.push_back(Column::number("total", "all"));
-  for (std::size_t i = 1; i < columns.size(); ++i) columns[i].show = gib;
+  columns.push_back(Column::number("total", "all", gib));
   Table table(std::move(columns));
   for (std::size_t stage = 0; stage < memory.size(); ++stage) {
     // In a long pipeline the memory of the middle stages changes linearly.

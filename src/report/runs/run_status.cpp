@@ -1,15 +1,14 @@
-#include "launch/run_status.h"
+#include "report/runs/run_status.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/statistics.h"
+#include "report/json_values.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
@@ -19,42 +18,26 @@ namespace {
 namespace fs = std::filesystem;
 using StatusJson = nlohmann::ordered_json;
 
-constexpr std::size_t kMetricsTail = 256 << 10;  // bytes: some hundred steps
-constexpr std::size_t kMostStatus = 1 << 20;     // bytes
-
-std::optional<double> number_of(const StatusJson& json, const char* key) {
-  if (!json.contains(key) || !json[key].is_number()) return {};
-  const auto value = json[key].get<double>();
-  if (!std::isfinite(value)) return {};
-  return value;
-}
-
-std::string text_of(const StatusJson& json, const char* key) {
-  return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
-}
-
-std::int64_t count_of(const StatusJson& json, const char* key) {
-  return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : 0;
-}
+constexpr std::size_t kRecentMetrics = 256 << 10;  // bytes: some hundred steps
+constexpr std::size_t kMostStatus = 1 << 20;       // bytes
 
 void read_status_file(const fs::path& run_dir, RunStatus& status) {
   const auto parsed =
       parse_untrusted_json(read_run_file(resolved(run_dir) / "status.json", kMostStatus).text);
   if (!parsed || !parsed->is_object()) return;
   const StatusJson& json = *parsed;
-  status.state = text_of(json, "state");
-  status.step = count_of(json, "step");
-  status.total_steps = count_of(json, "total_steps");
-  status.loss = number_of(json, "loss");
-  status.valid_loss = number_of(json, "valid_loss");
-  status.tokens_per_s = number_of(json, "tokens_per_s");
-  status.eta_s = number_of(json, "eta_s");
-  if (json.contains("goodput") && json["goodput"].is_object())
-    status.goodput = number_of(json["goodput"], "fraction");
-  if (json.contains("attempt")) status.attempts = count_of(json, "attempt");
-  status.updated = text_of(json, "updated");
-  status.reason = text_of(json, "message");
-  if (status.reason.empty()) status.reason = text_of(json, "reason");
+  status.state = text_at(json, "state");
+  status.step = count_at(json, "step");
+  status.total_steps = count_at(json, "total_steps");
+  status.loss = number_at(json, "loss");
+  status.valid_loss = number_at(json, "valid_loss");
+  status.tokens_per_s = number_at(json, "tokens_per_s");
+  status.eta_s = number_at(json, "eta_s");
+  status.goodput = number_at(json_at(json, "goodput"), "fraction");
+  if (json.contains("attempt")) status.attempts = count_at(json, "attempt");
+  status.updated = text_at(json, "updated");
+  status.reason = text_at(json, "message");
+  if (status.reason.empty()) status.reason = text_at(json, "reason");
 }
 
 void read_metrics(const fs::path& run_dir, RunStatus& status) {
@@ -63,15 +46,15 @@ void read_metrics(const fs::path& run_dir, RunStatus& status) {
   bool measured = true;
   std::optional<double> last_tokens;
   for (const std::string& line :
-       read_tail(resolved(run_dir) / "metrics.jsonl", kMetricsTail).lines) {
+       read_tail(resolved(run_dir) / "metrics.jsonl", kRecentMetrics).lines) {
     const auto parsed = parse_untrusted_json(line);
     if (!parsed || !parsed->is_object()) continue;
     const StatusJson& json = *parsed;
-    if (const auto loss = number_of(json, "loss")) status.loss = loss;
-    if (const auto valid = number_of(json, "valid_loss")) status.valid_loss = valid;
-    if (const auto rate = number_of(json, "tokens_per_s")) rates.push_back(*rate);
-    if (const auto mfu = number_of(json, "mfu")) mfus.push_back(*mfu);
-    const auto now = number_of(json, "tokens"), energy = number_of(json, "energy_j");
+    if (const auto loss = number_at(json, "loss")) status.loss = loss;
+    if (const auto valid = number_at(json, "valid_loss")) status.valid_loss = valid;
+    if (const auto rate = number_at(json, "tokens_per_s")) rates.push_back(*rate);
+    if (const auto mfu = number_at(json, "mfu")) mfus.push_back(*mfu);
+    const auto now = number_at(json, "tokens"), energy = number_at(json, "energy_j");
     measured = measured && energy;
     if (last_tokens && now && energy && *now > *last_tokens) {
       joule += *energy;

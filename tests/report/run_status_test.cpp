@@ -1,4 +1,4 @@
-#include "launch/run_status.h"
+#include "report/runs/run_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
