@@ -126,8 +126,8 @@ bench: packages
 ROWS ?= bench/published/layouts.csv
 MEMORY_ROWS ?= bench/published/memory.csv
 plan-accuracy: build
-	@$(BUILD)/kintsugi plan --evaluate $(ROWS) --accuracy
-	@$(BUILD)/kintsugi plan --evaluate $(MEMORY_ROWS) --accuracy
+	@$(BUILD)/kintsugi plan evaluate $(ROWS) --accuracy
+	@$(BUILD)/kintsugi plan evaluate $(MEMORY_ROWS) --accuracy
 
 # For a machine with a GPU and a CUDA toolkit. No packages are installed there: missing headers and libraries can be in SYSROOT,
 # a directory of unpacked Debian packages.

@@ -1,6 +1,6 @@
-# dlib's global search, for kintsugi plan --tune; where dlib is not installed,
+# dlib's global search, for kintsugi plan tune; where dlib is not installed,
 # src/plan/search/point_search_missing.cpp replaces it. Included once kintsugi_engine exists.
-option(KINTSUGI_DLIB "Build kintsugi plan --tune where dlib is found" ON)
+option(KINTSUGI_DLIB "Build kintsugi plan tune where dlib is found" ON)
 if(KINTSUGI_DLIB)
   find_path(DLIB_INCLUDE_DIR NAMES dlib/global_optimization.h)
   find_library(DLIB_LIBRARY NAMES libdlib.a dlib)
@@ -10,7 +10,7 @@ set(KINTSUGI_DLIB_FOUND FALSE)
 if(KINTSUGI_DLIB AND DLIB_INCLUDE_DIR AND DLIB_LIBRARY)
   set(KINTSUGI_DLIB_FOUND TRUE)
 endif()
-kintsugi_feature(dlib ${KINTSUGI_DLIB_FOUND} "${DLIB_LIBRARY}" "no kintsugi plan --tune: libdlib-dev was not found or is off")
+kintsugi_feature(dlib ${KINTSUGI_DLIB_FOUND} "${DLIB_LIBRARY}" "no kintsugi plan tune: libdlib-dev was not found or is off")
 
 if(NOT KINTSUGI_DLIB_FOUND)
   target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/plan/search/point_search_missing.cpp)

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/output_file.h"
+#include "core/table.h"
 #include "launch/host_list.h"
 #include "plan/machines/machine.h"
 
@@ -62,16 +62,12 @@ std::string date_text(std::time_t time) {
 
 void list_nodes(const NodeLedger& ledger) {
   const std::time_t now = std::time(nullptr);
-  const std::vector<LedgerEntry> entries = ledger.entries();
-  std::size_t width = 8;
-  for (const LedgerEntry& entry : entries) width = std::max(width, entry.node.size() + 2);
-  if (!entries.empty())
-    fmt::print("{:<{}}{:<8}{:>5}  {:<18}{:<18}{}\n", "node", width, "kind", "count", "last (UTC)",
-               "until (UTC)", "reason");
-  for (const LedgerEntry& entry : entries)
-    fmt::print("{:<{}}{:<8}{:>5}  {:<18}{:<18}{}\n", entry.node, width, printable(entry.kind),
-               entry.count, date_text(entry.last),
-               entry.excludes(now) ? date_text(entry.until) : "ended", printable(entry.reason));
+  Table table({Column::text("node"), Column::text("kind"), Column::number("count"),
+               Column::text("last (UTC)"), Column::text("until (UTC)"), Column::text("reason")});
+  for (const LedgerEntry& entry : ledger.entries())
+    table.add({entry.node, entry.kind, entry.count, date_text(entry.last),
+               entry.excludes(now) ? date_text(entry.until) : "ended", entry.reason});
+  if (!table.empty()) fmt::print("{}", table.text());
   const std::vector<std::string> excluded = ledger.excluded(now);
   fmt::print("{}: {}\n", ledger.path().string(),
              excluded.empty() ? "no node is excluded" : "exclude " + host_list(excluded));
@@ -195,7 +191,7 @@ void add_check_options(CLI::App& command, DoctorArguments& arguments) {
       "The configuration of a run: its device, precision, directory and space for "
       "checkpoints");
   command.add_option("--machine", arguments.machine,
-                     "Compare with a machine's name (kintsugi plan --machines) or YAML file");
+                     "Compare with a machine's name (kintsugi plan machines) or YAML file");
   command.add_option("--dir", arguments.directory,
                      "Write a test file in this directory (default: run.dir of --config)");
   command.add_option("--device", arguments.device, "auto (the default), cpu or cuda")

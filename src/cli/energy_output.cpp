@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "core/log.h"
+#include "core/table.h"
 
 namespace kintsugi {
 namespace {
@@ -86,9 +83,28 @@ EnergyJson or_null(const std::string& text) {
   return text.empty() ? EnergyJson() : EnergyJson(text);
 }
 
-// Text of files may be no UTF-8.
-std::string energy_json_text(const EnergyJson& json) {
-  return json.dump(2, ' ', false, EnergyJson::error_handler_t::replace);
+Table meters_table(const FoundMeters& found) {
+  Table table({Column::text("scope", "scope"), Column::text("source", "source"),
+               Column::text("kind", "kind"), Column::text("where", "detail")});
+  for (const auto& meter : found.meters) {
+    const MeterIdentity& one = meter->identity();
+    table.add({one.scope, one.source, to_string(one.kind), one.detail});
+  }
+  return table;
+}
+
+Table window_table(const std::vector<EnergyRow>& rows) {
+  Table table({Column::text("scope", "scope"), Column::text("source", "source"),
+               Column::text("kind", "kind"), Column::number("joules", "joules", "{:.1f}"),
+               Column::number("watts", "watts", "{:.1f}"), Column::text("note", "note")});
+  for (const EnergyRow& row : rows)
+    table.add({row.scope,
+               row.source,
+               or_null(row.kind),
+               row.joules,
+               row.watts,
+               {or_null(row.note), row.note}});
+  return table;
 }
 
 // The sources that are not there at all.
@@ -103,32 +119,8 @@ EnergyJson missing_json(const FoundMeters& found, bool with_scopes) {
   return list;
 }
 
-using Lines = std::vector<std::vector<std::string>>;
-
-// Columns as wide as their longest word, two spaces apart; the last one is not filled.
-std::string energy_table(const Lines& lines, const std::vector<bool>& numbers) {
-  std::vector<std::size_t> widths(numbers.size(), 0);
-  for (const auto& line : lines)
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+std::string missing_lines(const FoundMeters& found) {
   std::string text;
-  for (const auto& line : lines) {
-    std::string row;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      const std::string space(widths[i] - line[i].size(), ' ');
-      row += numbers[i] ? space + line[i] + "  " : line[i] + space + "  ";
-    }
-    row.erase(row.find_last_not_of(' ') + 1);
-    text += row + "\n";
-  }
-  return text;
-}
-
-std::string joules_text(const std::optional<double>& joules) {
-  return joules ? fmt::format("{:.1f}", *joules) : "-";
-}
-
-std::string without_meters(const FoundMeters& found) {
-  std::string text = "no meter was found:\n";
   for (const FoundMeters::Missing& missing : found.missing)
     text += fmt::format("  {}{}{}: {}\n", missing.source, missing.scope.empty() ? "" : " ",
                         missing.scope, missing.reason);
@@ -143,13 +135,9 @@ std::string trimmed(std::string text) {
 }  // namespace
 
 std::string list_text(const EnergyView& view) {
-  if (view.found.meters.empty()) return trimmed(without_meters(view.found));
-  Lines lines{{"scope", "source", "kind", "where"}};
-  for (const auto& meter : view.found.meters) {
-    const MeterIdentity& one = meter->identity();
-    lines.push_back({one.scope, one.source, std::string(to_string(one.kind)), one.detail});
-  }
-  std::string text = energy_table(lines, {false, false, false, false});
+  if (view.found.meters.empty())
+    return trimmed("no meter was found:\n" + missing_lines(view.found));
+  std::string text = meters_table(view.found).text();
   text += "\nused for:\n";
   for (const EnergyLevel level : kEnergyLevels) {
     const LevelMeters& chosen = view.chosen[level];
@@ -158,40 +146,26 @@ std::string list_text(const EnergyView& view) {
                         chosen.uncovered.empty() ? "" : ", without " + chosen.uncovered);
   }
   if (view.found.missing.empty()) return trimmed(text);
-  text += "\nnot available:\n";
-  for (const FoundMeters::Missing& missing : view.found.missing)
-    text += fmt::format("  {}{}{}: {}\n", missing.source, missing.scope.empty() ? "" : " ",
-                        missing.scope, missing.reason);
-  return trimmed(text);
+  return trimmed(text + "\nnot available:\n" + missing_lines(view.found));
 }
 
 std::string list_json(const EnergyView& view) {
-  EnergyJson meters = EnergyJson::array(), levels = EnergyJson::object();
-  for (const auto& meter : view.found.meters) {
-    const MeterIdentity& one = meter->identity();
-    meters.push_back({{"source", one.source},
-                      {"scope", one.scope},
-                      {"kind", to_string(one.kind)},
-                      {"detail", one.detail}});
-  }
+  EnergyJson levels = EnergyJson::object();
   for (const EnergyLevel level : kEnergyLevels) {
     const LevelMeters& chosen = view.chosen[level];
     levels[std::string(to_string(level))] = {{"source", or_null(chosen.source)},
                                              {"reason", or_null(chosen.reason)},
                                              {"uncovered", or_null(chosen.uncovered)}};
   }
-  return energy_json_text(
-      {{"meters", meters}, {"levels", levels}, {"missing", missing_json(view.found, true)}});
+  return trimmed(json_lines({{"meters", meters_table(view.found).json()},
+                             {"levels", levels},
+                             {"missing", missing_json(view.found, true)}}));
 }
 
 std::string window_text(const EnergyView& view, const MeteredWindow& window) {
   const std::vector<EnergyRow> rows = rows_of(view, window);
-  if (rows.empty()) return trimmed(without_meters(view.found));
-  Lines lines{{"scope", "source", "kind", "joules", "watts", "note"}};
-  for (const EnergyRow& row : rows)
-    lines.push_back({row.scope, row.source, row.kind.empty() ? "-" : row.kind,
-                     joules_text(row.joules), joules_text(row.watts), row.note});
-  std::string text = energy_table(lines, {false, false, false, true, true, false});
+  if (rows.empty()) return trimmed("no meter was found:\n" + missing_lines(view.found));
+  std::string text = window_table(rows).text();
   for (const EnergyLevel level : kEnergyLevels) {
     const EnergyRow sum = sum_of(view, rows, level);
     if (!sum.joules) continue;
@@ -203,14 +177,7 @@ std::string window_text(const EnergyView& view, const MeteredWindow& window) {
 
 std::string window_json(const EnergyView& view, const MeteredWindow& window) {
   const std::vector<EnergyRow> rows = rows_of(view, window);
-  EnergyJson meters = EnergyJson::array(), levels = EnergyJson::object();
-  for (const EnergyRow& row : rows)
-    meters.push_back({{"source", row.source},
-                      {"scope", row.scope},
-                      {"kind", or_null(row.kind)},
-                      {"joules", or_null(row.joules)},
-                      {"watts", or_null(row.watts)},
-                      {"note", or_null(row.note)}});
+  EnergyJson levels = EnergyJson::object();
   for (const EnergyLevel level : kEnergyLevels) {
     const EnergyRow sum = sum_of(view, rows, level);
     levels[sum.scope] = {{"source", or_null(sum.source)},
@@ -218,10 +185,10 @@ std::string window_json(const EnergyView& view, const MeteredWindow& window) {
                          {"watts", or_null(sum.watts)},
                          {"note", or_null(sum.note)}};
   }
-  return energy_json_text({{"seconds", window.seconds},
-                           {"meters", meters},
-                           {"levels", levels},
-                           {"missing", missing_json(view.found, false)}});
+  return trimmed(json_lines({{"seconds", window.seconds},
+                             {"meters", window_table(rows).json()},
+                             {"levels", levels},
+                             {"missing", missing_json(view.found, false)}}));
 }
 
 }  // namespace kintsugi

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,28 @@ std::vector<std::string> names_of(const std::vector<const CLI::App*>& commands) 
 std::string remedy(const CLI::App& command, const std::string& near) {
   const std::string list = full_name(command) + " --help lists them";
   return near.empty() ? list : fmt::format("did you mean '{}'? {}", near, list);
+}
+
+// Options that became commands: the answer to an old spelling.
+struct MovedOption {
+  std::string_view option, now;
+};
+constexpr std::array kMovedOptions = {
+    MovedOption{"kintsugi plan --machines", "machines"},
+    MovedOption{"kintsugi plan --tune", "tune CONFIG"},
+    MovedOption{"kintsugi plan --evaluate", "evaluate FILE"},
+    MovedOption{"kintsugi plan --parameters", "calculate --parameters"},
+    MovedOption{"kintsugi plan --days", "calculate --days"},
+    MovedOption{"kintsugi plan --stages", "schedule --stages"},
+    MovedOption{"kintsugi plan --micro-batches", "schedule --micro-batches"},
+};
+
+std::string moved_option(const CLI::App& command, const std::string& word) {
+  const std::string option = full_name(command) + " " + word.substr(0, word.find('='));
+  for (const MovedOption& moved : kMovedOptions)
+    if (moved.option == option)
+      return fmt::format("{} is now {} {}", option, full_name(command), moved.now);
+  return "";
 }
 
 // The innermost subcommand on the command line.
@@ -103,6 +126,7 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
     if (inner.empty()) return "";
     const std::string word = argv[i];
     if (word.starts_with("-")) {
+      if (const std::string moved = moved_option(*command, word); !moved.empty()) return moved;
       const CLI::Option* option = command->get_option_no_throw(word);  // none with --option=value
       if (option != nullptr && option->get_items_expected_min() > 0) ++i;
       continue;

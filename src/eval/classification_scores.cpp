@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
+#include "core/table.h"
 
 namespace kintsugi {
 namespace {
@@ -19,6 +20,23 @@ double ratio(double part, double whole) { return whole > 0 ? part / whole : 0.0;
 std::string shortened(const std::string& label, std::size_t width) {
   const std::string text = printable(label);
   return text.size() <= width ? text : text.substr(0, width - 1) + "~";
+}
+
+constexpr std::size_t kName = 24;  // characters of a label in a table
+
+Table label_table(const ConfusionMatrix& matrix, const std::vector<std::string>& labels) {
+  Table table({Column::text("label", "label"), Column::number("precision", "precision", "{:.4f}"),
+               Column::number("recall", "recall", "{:.4f}"), Column::number("F1", "f1", "{:.4f}"),
+               Column::number("documents", "documents")});
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const LabelScore one = matrix.score(i);
+    table.add({{labels[i], shortened(labels[i], kName)},
+               one.precision,
+               one.recall,
+               one.f1,
+               one.documents});
+  }
+  return table;
 }
 
 }  // namespace
@@ -78,25 +96,19 @@ std::vector<double> probabilities_of(std::span<const double> logits) {
 }
 
 std::string scores_table(const ConfusionMatrix& matrix, const std::vector<std::string>& labels) {
-  constexpr std::size_t kName = 24, kCell = 9;
-  std::string text =
-      fmt::format("{:<{}}  precision     recall         F1  documents\n", "label", kName);
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    const LabelScore one = matrix.score(i);
-    text +=
-        fmt::format("{:<{}}  {:>9.4f}  {:>9.4f}  {:>9.4f}  {:>9}\n", shortened(labels[i], kName),
-                    kName, one.precision, one.recall, one.f1, one.documents);
-  }
+  constexpr std::size_t kCell = 9;
+  std::string text = label_table(matrix, labels).text();
   if (labels.size() > kMostColumns) return text;
-  text += fmt::format("{:<{}}", "label \\ predicted", kName);
+  std::vector<Column> columns = {Column::text("label \\ predicted")};
   for (const std::string& label : labels)
-    text += fmt::format("  {:>{}}", shortened(label, kCell), kCell);
+    columns.push_back(Column::number(shortened(label, kCell), "", "{:.0f}"));
+  Table counts(std::move(columns));
   for (std::size_t i = 0; i < labels.size(); ++i) {
-    text += fmt::format("\n{:<{}}", shortened(labels[i], kName), kName);
-    for (std::size_t j = 0; j < labels.size(); ++j)
-      text += fmt::format("  {:>{}.0f}", matrix.count(i, j), kCell);
+    std::vector<Cell> cells = {shortened(labels[i], kName)};
+    for (std::size_t j = 0; j < labels.size(); ++j) cells.push_back(matrix.count(i, j));
+    counts.add(std::move(cells));
   }
-  return text + "\n";
+  return text + counts.text();
 }
 
 std::string scores_json(const ConfusionMatrix& matrix, const std::vector<std::string>& labels,
@@ -106,16 +118,9 @@ std::string scores_json(const ConfusionMatrix& matrix, const std::vector<std::st
                      {"accuracy", matrix.accuracy()},
                      {"macro_f1", matrix.macro_f1()},
                      {"micro_f1", matrix.accuracy()}};
-  json["labels"] = ScoresJson::array();
+  json["labels"] = label_table(matrix, labels).json();
   if (matrix.is_full()) json["confusion_matrix"] = ScoresJson::array();
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    const LabelScore one = matrix.score(i);
-    json["labels"].push_back({{"label", labels[i]},
-                              {"precision", one.precision},
-                              {"recall", one.recall},
-                              {"f1", one.f1},
-                              {"documents", one.documents}});
-    if (!matrix.is_full()) continue;
+  for (std::size_t i = 0; i < labels.size() && matrix.is_full(); ++i) {
     ScoresJson row = ScoresJson::array();
     for (std::size_t j = 0; j < labels.size(); ++j)
       row.push_back(static_cast<std::int64_t>(matrix.count(i, j)));

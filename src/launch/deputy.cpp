@@ -10,7 +10,7 @@
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "launch/child_session.h"
-#include "launch/run_status.h"
+#include "report/runs/run_status.h"
 
 namespace kintsugi {
 namespace {

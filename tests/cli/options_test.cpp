@@ -106,8 +106,8 @@ TEST_F(CommandLine, RefusesNumbers) {
               AllOf(HasSubstr("--save-every"), HasSubstr("'-1s'")));
   EXPECT_THAT(mistake("data prepare-chat --input x --tokenizer bytes --output y --max-length -1"),
               AllOf(HasSubstr("--max-length"), HasSubstr("-1")));
-  EXPECT_THAT(mistake("plan --tune x.yaml --trial-timeout 0s"), HasSubstr("--trial-timeout"));
-  EXPECT_THAT(mistake("plan --stages 4 --micro-batches 8 --backward-ratio -3"),
+  EXPECT_THAT(mistake("plan tune x.yaml --trial-timeout 0s"), HasSubstr("--trial-timeout"));
+  EXPECT_THAT(mistake("plan schedule --stages 4 --micro-batches 8 --backward-ratio -3"),
               HasSubstr("--backward-ratio"));
   for (const char* gpus : {"-3", "0", "nan", "1e30"})
     EXPECT_THAT(mistake("plan --model llama-8b --machine h200 --gpus " + std::string(gpus)),

@@ -1,4 +1,5 @@
 // kintsugi plan as a user runs it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,12 +44,11 @@ TEST_F(PlanCommand, PlansTheStagesOfARun) {
                     HasSubstr("All stages, each with its first layout: 11 B tokens, 41962 steps")));
   EXPECT_THAT(mistake("--config run.yaml --gpus 8"), HasSubstr("--config needs --machine"));
   EXPECT_THAT(mistake("--config run.yaml --length 8" + on), HasSubstr("--length has no effect"));
-  EXPECT_THAT(mistake("--tune run.yaml" + std::string(" --machine dgx-h100 --gpus 8")),
-              HasSubstr("it has stages"));
+  EXPECT_THAT(mistake("tune run.yaml --machine dgx-h100 --gpus 8"), HasSubstr("it has stages"));
 }
 
 TEST_F(PlanCommand, DrawsAndSums) {
-  const Outcome outcome = run("--schedule 1f1b --stages 4 --micro-batches 8 --svg out.svg");
+  const Outcome outcome = run("schedule 1f1b --stages 4 --micro-batches 8 --svg out.svg");
   EXPECT_EQ(outcome.code, 0) << outcome.error;
   // 3 (8 + 3) long, of which 3 / (8 + 3) is bubble.
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("rank 3 |......F0B0--F1B1--"), HasSubstr("33 forwards"),
@@ -60,7 +60,7 @@ TEST_F(PlanCommand, DrawsAndSums) {
 // micro-batches.
 TEST_F(PlanCommand, InterleavedInUnitsOfAStage) {
   const Outcome outcome =
-      run("--schedule interleaved --stages 4 --micro-batches 8 --chunks 2 --json");
+      run("schedule interleaved --stages 4 --micro-batches 8 --chunks 2 --json");
   EXPECT_EQ(outcome.code, 0) << outcome.error;
   const json plan = json::parse(outcome.out);
   EXPECT_DOUBLE_EQ(plan["makespan"].get<double>(), 24 + 4.5);
@@ -74,36 +74,65 @@ TEST_F(PlanCommand, InterleavedInUnitsOfAStage) {
 
 // With a backward as long as a forward: 2 (4 + 1) long.
 TEST_F(PlanCommand, BackwardRatio) {
-  const Outcome outcome = run("--stages 2 --micro-batches 4 --backward-ratio 1 --json");
+  const Outcome outcome = run("schedule --stages 2 --micro-batches 4 --backward-ratio 1 --json");
   EXPECT_DOUBLE_EQ(json::parse(outcome.out)["makespan"].get<double>(), 10);
 }
 
 TEST_F(PlanCommand, Help) {
   const Outcome outcome = run("--help");
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("Examples:\n  kintsugi plan "), HasSubstr("zb-h1")));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("Examples:\n  kintsugi plan "), HasSubstr("zb-h1"),
+                                 HasSubstr("calculate"), HasSubstr("machines")));
+  for (const char* command : {"schedule", "calculate", "evaluate", "tune", "machines"})
+    EXPECT_THAT(run(std::string(command) + " --help").out,
+                HasSubstr(std::string("kintsugi plan ") + command));
 }
 
-// Options that a task does not use are refused: ignoring them would mislead the user.
+// Options that a search does not use are refused: ignoring them would mislead the user.
 TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
   for (const auto& [arguments, name, task] :
-       {std::tuple("--machines --gpus 4", "--gpus", "--machines"),
-        std::tuple("--evaluate rows.csv --tp 2", "--tp", "--evaluate"),
-        std::tuple("--tune run.yaml --machine h200 --gpus 1 --tokens 1T", "--tokens", "--tune"),
-        std::tuple("--tune run.yaml --machine h200 --gpus 1 --json", "--json", "--tune"),
-        std::tuple("--parameters 1B --tokens 1T --gpus 8 --batch 4", "--batch", "--parameters"),
-        std::tuple("--parameters 1B --model gpt2-124m", "--model", "--parameters"),
-        std::tuple("--days 3 --tokens 1T --explain 1", "--explain", "--days"),
-        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --stages 4", "--stages", "--model"),
-        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --trials 4", "--trials", "--model"),
-        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --mfu 0.5", "--mfu", "--model"),
-        std::tuple("--model gpt2-124m --scaling weak --emit x.yaml", "--emit", "--scaling"),
+       {std::tuple("--model gpt2-124m --scaling weak --emit x.yaml", "--emit", "--scaling"),
         std::tuple("--model gpt2-124m --scaling weak --json", "--json", "--scaling"),
         std::tuple("--model gpt2-124m --scaling weak --explain 1", "--explain", "--scaling"),
         std::tuple("--model gpt2-124m --scaling weak --tokens 1T", "--tokens", "--scaling"),
-        std::tuple("--stages 4 --micro-batches 8 --gpus 4", "--gpus", "--stages")})
+        std::tuple("--config run.yaml --model gpt2-124m", "--model", "--config"),
+        std::tuple("--config run.yaml --scaling weak", "--config", "--scaling")})
     EXPECT_THAT(mistake(arguments),
-                testing::HasSubstr(std::string(name) + " has no effect with " + task + ": "));
+                HasSubstr(std::string(name) + " has no effect with " + task + ": "));
+}
+
+TEST_F(PlanCommand, CommandsTakeTheirOwnOptionsOnly) {
+  for (const auto& [command, option] :
+       {std::pair("machines", "--gpus"),
+        {"evaluate rows.csv", "--tp"},
+        {"tune run.yaml --machine h200 --gpus 1", "--tokens"},
+        {"tune run.yaml --machine h200 --gpus 1", "--json"},
+        {"calculate --parameters 1B --tokens 1T --gpus 8", "--batch"},
+        {"calculate --parameters 1B", "--model"},
+        {"calculate --days 3 --tokens 1T", "--explain"},
+        {"schedule --stages 4 --micro-batches 8", "--gpus"}})
+    EXPECT_THAT(mistake(fmt::format("{} {} 4", command, option)),
+                HasSubstr(fmt::format("has no option '{}'", option)));
+  EXPECT_THAT(mistake(""), HasSubstr("give --model or --config, or a command"));
+}
+
+// Each was an option that selected a task.
+TEST_F(PlanCommand, OldSpellingsGetTheNewOne) {
+  for (const auto& [old, now] :
+       {std::pair("--machines", "plan --machines is now kintsugi plan machines\n"),
+        {"--tune run.yaml --machine h200 --gpus 1",
+         "plan --tune is now kintsugi plan tune CONFIG\n"},
+        {"--machine h200 --gpus 1 --tune=run.yaml",
+         "plan --tune is now kintsugi plan tune CONFIG\n"},
+        {"--evaluate rows.csv --accuracy", "plan --evaluate is now kintsugi plan evaluate FILE\n"},
+        {"--parameters 1B --tokens 1T --gpus 8",
+         "plan --parameters is now kintsugi plan calculate --parameters\n"},
+        {"--tokens 1T --days 3", "plan --days is now kintsugi plan calculate --days\n"},
+        {"--schedule 1f1b --stages 4 --micro-batches 8",
+         "plan --stages is now kintsugi plan schedule --stages\n"},
+        {"--model gpt2-124m --micro-batches 8",
+         "plan --micro-batches is now kintsugi plan schedule --micro-batches\n"}})
+    EXPECT_THAT(mistake(old), testing::EndsWith(now));
 }
 
 TEST_F(PlanCommand, RefusesWhatNeedsAnother) {
@@ -121,7 +150,7 @@ TEST_F(PlanCommand, PathsThatCannotBeWritten) {
   const std::string search = "--model gpt2-124m --machine h200 --gpus 1 ";
   for (const std::string& arguments :
        {search + "--emit", search + "--explain 1 --svg", search + "--scaling strong --svg",
-        std::string("--evaluate rows.csv --output")}) {
+        std::string("evaluate rows.csv --output")}) {
     EXPECT_THAT(mistake(arguments + " nowhere/x"), HasSubstr("there is no directory nowhere\n"));
     EXPECT_THAT(mistake(arguments + " ."), HasSubstr(" . is a directory: name a file\n"));
   }
@@ -136,22 +165,26 @@ TEST_F(PlanCommand, NamesThePresetNearestInSize) {
 }
 
 TEST_F(PlanCommand, MistakesAreNamed) {
-  EXPECT_THAT(mistake("--schedule fastest --stages 4 --micro-batches 8"), HasSubstr("zb-h1"));
-  EXPECT_THAT(mistake("--schedule interleaved --chunks 2 --stages 4 --micro-batches 9"),
+  EXPECT_THAT(mistake("schedule fastest --stages 4 --micro-batches 8"), HasSubstr("zb-h1"));
+  EXPECT_THAT(mistake("schedule interleaved --chunks 2 --stages 4 --micro-batches 9"),
               HasSubstr("8 and 12"));
-  EXPECT_THAT(mistake("--schedule 1f1b --chunks 2 --stages 4 --micro-batches 8"),
+  EXPECT_THAT(mistake("schedule 1f1b --chunks 2 --stages 4 --micro-batches 8"),
               HasSubstr("interleaved"));
-  EXPECT_THAT(mistake("--stages 0 --micro-batches 8"), HasSubstr("stages"));
-  EXPECT_THAT(mistake("--stages 4"), HasSubstr("--micro-batches"));
-  EXPECT_THAT(mistake("--stages four --micro-batches 8"), HasSubstr("--stages"));
-  EXPECT_THAT(mistake("--stages 4 --micro-batches 99999999999"), HasSubstr("--micro-batches"));
-  EXPECT_THAT(mistake("--stages 4 --micro-batches 1000000000"), HasSubstr("too large"));
-  EXPECT_THAT(mistake("--chunks 0 --stages 4 --micro-batches 8"), HasSubstr("chunks is 0"));
+  EXPECT_THAT(mistake("schedule --stages 0 --micro-batches 8"), HasSubstr("stages"));
+  EXPECT_THAT(mistake("schedule --stages 4"), HasSubstr("--micro-batches"));
+  EXPECT_THAT(mistake("schedule --stages four --micro-batches 8"), HasSubstr("--stages"));
+  EXPECT_THAT(mistake("schedule --stages 4 --micro-batches 99999999999"),
+              HasSubstr("--micro-batches"));
+  EXPECT_THAT(mistake("schedule --stages 4 --micro-batches 1000000000"), HasSubstr("too large"));
+  EXPECT_THAT(mistake("schedule --chunks 0 --stages 4 --micro-batches 8"),
+              HasSubstr("chunks is 0"));
   for (const char* ratio : {"0", "-1", "nan", "inf", "1e300"})
-    EXPECT_THAT(mistake("--stages 4 --micro-batches 8 --backward-ratio " + std::string(ratio)),
-                HasSubstr("--backward-ratio"));
-  EXPECT_THAT(mistake("--stages 4 --micro-batches 8 --svg nowhere/out.svg"), HasSubstr("nowhere"));
-  EXPECT_THAT(mistake("--stages 4 --micro-batches 8 --svg ."), HasSubstr("directory"));
+    EXPECT_THAT(
+        mistake("schedule --stages 4 --micro-batches 8 --backward-ratio " + std::string(ratio)),
+        HasSubstr("--backward-ratio"));
+  EXPECT_THAT(mistake("schedule --stages 4 --micro-batches 8 --svg nowhere/out.svg"),
+              HasSubstr("nowhere"));
+  EXPECT_THAT(mistake("schedule --stages 4 --micro-batches 8 --svg ."), HasSubstr("directory"));
 }
 
 }  // namespace

@@ -127,9 +127,10 @@ TEST_F(PlanSearchCommand, ScalesAndDraws) {
 
 TEST_F(PlanSearchCommand, CalculatesAndLists) {
   EXPECT_THAT(
-      run("--parameters 30B --tokens 450B --gpus 88 --machine snellius-h100 --mfu 0.317").out,
+      run("calculate --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100 --mfu 0.317")
+          .out,
       AllOf(HasSubstr("34.0 days"), HasSubstr("13.8 t CO2e for the GPUs with PUE")));
-  EXPECT_THAT(run("--machines").out, AllOf(HasSubstr("frontier"), HasSubstr("9408 nodes x 8")));
+  EXPECT_THAT(run("machines").out, AllOf(HasSubstr("frontier"), HasSubstr("9408 nodes x 8")));
 }
 
 TEST_F(PlanSearchCommand, NamesWhatTheMachineDoesNotSay) {
@@ -138,7 +139,8 @@ TEST_F(PlanSearchCommand, NamesWhatTheMachineDoesNotSay) {
                    "gpu: {bf16_tflops: 312, memory_gb: 80, memory_gb_s: 2039, tdp_w: 400}\n"
                    "node: {gpus: 8, link_gb_s: 300}\n");
   const std::string unknown = "bare has no node.host_w and facility.pue";
-  const Outcome calculus = run("--parameters 1B --tokens 20B --gpus 8 --machine bare.yaml");
+  const Outcome calculus =
+      run("calculate --parameters 1B --tokens 20B --gpus 8 --machine bare.yaml");
   EXPECT_THAT(calculus.out, AllOf(HasSubstr(" in GPUs"), HasSubstr(unknown),
                                   Not(HasSubstr("in nodes")), Not(HasSubstr(" with PUE"))));
   const std::string search =
@@ -177,9 +179,9 @@ TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
                                              "  memory_gb: 1\n  memory_gb_s: 1\n";
   EXPECT_THAT(mistake("--model llama-8b --machine slow.yaml --gpus 2"),
               HasSubstr("network.gb_s is missing"));
-  EXPECT_THAT(mistake("--evaluate nowhere.csv"), HasSubstr("nowhere.csv"));
+  EXPECT_THAT(mistake("evaluate nowhere.csv"), HasSubstr("nowhere.csv"));
   std::ofstream(directory_ / "odd.csv") << "layers\n1\n";
-  EXPECT_THAT(mistake("--evaluate odd.csv"), HasSubstr("layouts.csv or memory.csv"));
+  EXPECT_THAT(mistake("evaluate odd.csv"), HasSubstr("layouts.csv or memory.csv"));
 }
 
 // If a limit is the cause, the error names it and not the machine.
@@ -362,7 +364,7 @@ TEST_F(PlanSearchCommand, PrintsCo2ByGridAndByContract) {
   const json one = json::parse(run(plan + "--tokens 100B --json").out)["best"][0]["run"];
   EXPECT_EQ(one["tonnes_co2e_market"], 0.0);
   EXPECT_NEAR(one["tonnes_co2e"].get<double>(), one["facility_mwh"].get<double>() * 0.0792, 1e-9);
-  EXPECT_THAT(run("--parameters 7B --tokens 1T --gpus 64 --machine lumi-g --mfu 0.3").out,
+  EXPECT_THAT(run("calculate --parameters 7B --tokens 1T --gpus 64 --machine lumi-g --mfu 0.3").out,
               HasSubstr("0 kg market-based for the nodes with PUE"));
 }
 
@@ -373,11 +375,11 @@ TEST_F(PlanSearchCommand, EvaluatesMemory) {
          "global_batch_size,bf16,fp8_format,gpus_total,mem_max_allocated_bytes\n"
          "a,12,512,8,1024,gpt2-bpe,32,True,,8,1000000000\n"
          "a,12,512,8,1024,gpt2-bpe,32,True,e4m3,8,1000000000\n";
-  const Outcome table = run("--evaluate memory.csv --accuracy");
+  const Outcome table = run("evaluate memory.csv --accuracy");
   EXPECT_EQ(table.code, 0) << table.error;
   EXPECT_THAT(table.out, AllOf(HasSubstr("a                                  2           1 |"),
                                HasSubstr("     1  FP8\n")));
-  EXPECT_EQ(run("--evaluate memory.csv --output out.csv").code, 0);
+  EXPECT_EQ(run("evaluate memory.csv --output out.csv").code, 0);
   EXPECT_THAT(content_of("out.csv"),
               AllOf(HasSubstr("mem_max_allocated_bytes,predicted_bytes,predicted_why\n"),
                     HasSubstr(",FP8\n")));

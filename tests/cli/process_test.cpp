@@ -56,7 +56,7 @@ TEST_F(ProcessTest, SurvivesAClosedOrFullStandardError) {
 TEST_F(ProcessTest, AFullStandardOutputIsAFailureEverywhere) {
   for (const char* command :
        {"--help", "--version", "train --help", "model --list", "model llama-tiny --json",
-        "plan --machines", "plan --schedule 1f1b --stages 2 --micro-batches 4",
+        "plan machines", "plan schedule 1f1b --stages 2 --micro-batches 4",
         "data encode --tokenizer bytes"}) {
     const Outcome outcome =
         run_in_shell("echo '\"a\"' | \"$kintsugi\" " + std::string(command) + " >/dev/full");

@@ -148,7 +148,7 @@ TEST_F(SweepOfPower, RestoresTheLimitWhenTheMeterDies) {
 
 TEST_F(SweepOfPower, PrintsATable) {
   const std::string table =
-      to_table(sweep({.limits_w = {700, 200}, .seconds = 1, .settle_s = 0.1}));
+      to_table(sweep({.limits_w = {700, 200}, .seconds = 1, .settle_s = 0.1})).text();
   EXPECT_THAT(table, AllOf(HasSubstr("J/token"), HasSubstr("within 5 %"), HasSubstr("630")));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
 }

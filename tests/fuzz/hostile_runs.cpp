@@ -197,7 +197,7 @@ const std::vector<Writer>& writers() {
        ".txt"},
       {"launch --collect . --csv {}", {"run/config.yaml", "run/metrics.jsonl"}, ".csv"},
       {"launch --collect . --markdown {}", {"run/config.yaml"}, ".md"},
-      {"plan --schedule 1f1b --stages 2 --micro-batches 2 --svg {}", {"run.yaml"}, ".svg"},
+      {"plan schedule 1f1b --stages 2 --micro-batches 2 --svg {}", {"run.yaml"}, ".svg"},
       {"plan --machine node.yaml --model llama-tiny --gpus 1 --emit {}", {"node.yaml"}, ".yaml"},
       {"calibrate --device cpu --threads 1 --size 64 --effort 0.001 --machine node.yaml --output "
        "{}",

@@ -4,11 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "cli/data/commands.h"
 #include "core/error.h"
+#include "core/table.h"
 #include "core/units.h"
 #include "data/stores/store_summary.h"
 #include "data/stores/token_store.h"
@@ -203,7 +203,7 @@ void print_json(const Inspection& store) {
                                {"document", sample.document},
                                {"tokens", sample.tokens},
                                {"text", sample.text}});
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}", json_lines(json));
 }
 
 }  // namespace

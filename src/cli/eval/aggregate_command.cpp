@@ -2,11 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/eval/commands.h"
+#include "core/table.h"
 #include "eval/score_rules.h"
 
 namespace kintsugi {
@@ -28,7 +28,7 @@ void run_aggregate(const AggregateArguments& a) {
       entry["score"] = score.value;
       for (const auto& [name, value] : score.components) entry["components"][name] = value;
     }
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}", json_lines(json));
     return;
   }
   for (const RuleScore& score : scores) {

@@ -19,8 +19,8 @@
 #include "core/output_file.h"
 #include "core/units.h"
 #include "launch/deputy.h"
-#include "launch/run_status.h"
 #include "launch/supervisor.h"
+#include "report/runs/run_status.h"
 
 namespace kintsugi {
 namespace {
@@ -82,18 +82,17 @@ void refuse_idle_options(const CLI::App& command) {
 void collect(const LaunchArguments& arguments) {
   // An earlier table may be in the directory of the runs.
   const auto is_table = [](const std::filesystem::path& path) {
-    return begins_with(path, to_csv({})) ||
-           begins_with(path, to_markdown(std::vector<CollectedRun>()));
+    return begins_with(path, table_of({}).csv()) || begins_with(path, table_of({}).markdown());
   };
   const OutputRule rule{arguments.overwrite, {arguments.collect}, is_table};
   const std::string &csv = arguments.csv, &markdown = arguments.markdown;
   if (!csv.empty()) check_output_file("--csv", csv, rule);
   if (!markdown.empty()) check_output_file("--markdown", markdown, rule);
   refuse_same_output("--csv", csv, "--markdown", markdown);
-  const std::vector<CollectedRun> runs = collect_runs(arguments.collect);
-  if (!csv.empty()) write_output_file("--csv", csv, rule, to_csv(runs));
-  if (!markdown.empty()) write_output_file("--markdown", markdown, rule, to_markdown(runs));
-  if (arguments.csv.empty() && arguments.markdown.empty()) fmt::print("{}", to_table(runs));
+  const Table table = table_of(collect_runs(arguments.collect));
+  if (!csv.empty()) write_output_file("--csv", csv, rule, table.csv());
+  if (!markdown.empty()) write_output_file("--markdown", markdown, rule, table.markdown());
+  if (csv.empty() && markdown.empty()) fmt::print("{}", table.text());
 }
 
 void print_topology(const LaunchRequest& request) {
@@ -159,7 +158,7 @@ void add_slurm_options(CLI::App& command, LaunchArguments& arguments) {
   LaunchOptions& options = request.options;
   const CLI::Validator nodes = whole_number(between(1, 1e7));
   command.add_option("--machine", request.machine,
-                     "The machine: a name (kintsugi plan --machines) or a YAML file");
+                     "The machine: a name (kintsugi plan machines) or a YAML file");
   command.add_option("--nodes", options.nodes, "Nodes that train")
       ->transform(nodes)
       ->capture_default_str();

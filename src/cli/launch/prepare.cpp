@@ -250,7 +250,7 @@ void check_request(const LaunchRequest& request) {
   if (is_stream(request.config))
     user_error("{}: give a regular file, so that the job can be started again", request.config);
   if (!request.local && request.machine.empty())
-    user_error("give --machine (kintsugi plan --machines lists the built-in ones), or --local");
+    user_error("give --machine (kintsugi plan machines lists the built-in ones), or --local");
   if (!request.options.container.empty() && !fs::exists(request.options.container))
     user_error("--container {}: there is no such image", request.options.container);
   if (request.local && request.ranks > 1 && !request.print &&

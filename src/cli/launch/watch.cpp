@@ -15,9 +15,9 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "launch/job_description.h"
-#include "launch/run_status.h"
 #include "launch/slurm.h"
 #include "launch/supervisor.h"
+#include "report/runs/run_status.h"
 #include "train/signals.h"
 
 namespace kintsugi {

@@ -13,9 +13,9 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "launch/job_description.h"
-#include "launch/run_status.h"
 #include "launch/slurm.h"
 #include "launch/supervisor.h"
+#include "report/runs/run_status.h"
 
 namespace kintsugi {
 namespace {
@@ -99,22 +99,17 @@ void show_runs(const fs::path& directory) {
   std::vector<CellRun> cells = cells_in(directory);
   if (cells.empty()) return show_run(directory);
   if (slurm_is_here()) find_queue_states(cells);
-  std::size_t name_width = 3, job_width = 3;
-  for (const CellRun& cell : cells) {
-    name_width = std::max(name_width, cell.name().size());
-    job_width = std::max(job_width, job_text(cell).size());
-  }
-  fmt::print("{:<{}}  {:<{}}  {:<10} {:>15} {:>8} {:>10}\n", "run", name_width, "job", job_width,
-             "state", "step", "loss", "ETA");
+  Table table({Column::text("run"), Column::text("job"), Column::text("state"),
+               Column::number("step"), Column::number("loss", "", "{:.4f}"),
+               Column::duration("ETA")});
   for (const CellRun& cell : cells) {
     const RunStatus status = read_run_status(cell.directory);
-    fmt::print("{:<{}}  {:<{}}  {:<10} {:>15} {:>8} {:>10}\n", cell.name(), name_width,
-               job_text(cell), job_width,
-               status.state.empty() ? "not started" : printable(status.state),
-               fmt::format("{}/{}", status.step, status.total_steps),
-               status.loss ? fmt::format("{:.4f}", *status.loss) : "-",
-               status.eta_s && status.state == "running" ? format_duration(*status.eta_s) : "-");
+    const bool running = status.state == "running";
+    table.add({cell.name(), job_text(cell), status.state.empty() ? "not started" : status.state,
+               fmt::format("{}/{}", status.step, status.total_steps), status.loss,
+               running ? status.eta_s : std::nullopt});
   }
+  fmt::print("{}", table.text());
 }
 
 void cancel_runs(const fs::path& directory, bool now) {

@@ -6,6 +6,7 @@
 
 #include "cli/model/description.h"
 #include "core/log.h"
+#include "core/table.h"
 #include "core/units.h"
 #include "model/adapter/stored_adapter.h"
 #include "model/stored_model.h"
@@ -20,6 +21,16 @@ std::vector<std::string> whole_names(const StoredAdapter& adapter) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : adapter.whole()) names.push_back(name);
   return names;
+}
+
+Table tensor_table(const StoredAdapter& adapter) {
+  Table table({Column::text("", "name"), Column::text("", "dtype"), Column::text("", "shape")});
+  for (const std::string& name : adapter.tensors().names()) {
+    const SafetensorsEntry& entry = *adapter.tensors().find(name).entry;
+    table.add(
+        {name, entry.dtype_name, {entry.shape, fmt::format("[{}]", fmt::join(entry.shape, ", "))}});
+  }
+  return table;
 }
 
 void print_adapter_json(const StoredAdapter& adapter, bool tensors) {
@@ -37,13 +48,8 @@ void print_adapter_json(const StoredAdapter& adapter, bool tensors) {
                       {"parameters", adapter.elements()},
                       {"task_type", config.task_type},
                       {"base", config.base}};
-  for (const std::string& name : adapter.tensors().names()) {
-    if (!tensors) break;
-    const SafetensorsEntry& entry = *adapter.tensors().find(name).entry;
-    json["tensors"].push_back(
-        {{"name", name}, {"dtype", entry.dtype_name}, {"shape", entry.shape}});
-  }
-  fmt::print("{}\n", json.dump(2, ' ', false, AdapterJson::error_handler_t::replace));
+  if (tensors) json["tensors"] = tensor_table(adapter).json();
+  fmt::print("{}", json_lines(json));
 }
 
 void print_adapter_text(const StoredAdapter& adapter, bool tensors) {
@@ -69,12 +75,7 @@ void print_adapter_text(const StoredAdapter& adapter, bool tensors) {
   row("parameters", grouped(adapter.elements()));
   row("task", config.task_type.empty() ? "unknown" : config.task_type);
   row("base model", config.base.empty() ? "unknown" : config.base);
-  if (!tensors) return;
-  fmt::print("\ntensors\n");
-  for (const std::string& name : adapter.tensors().names()) {
-    const SafetensorsEntry& entry = *adapter.tensors().find(name).entry;
-    fmt::print("  {}  {}  [{}]\n", printable(name), entry.dtype_name, fmt::join(entry.shape, ", "));
-  }
+  if (tensors) fmt::print("\ntensors\n{}", tensor_table(adapter).text({.indent = 2}));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/table.h"
 #include "model/compare.h"
 
 namespace kintsugi {
@@ -31,14 +32,15 @@ void print_values(const ModelComparison& models) {
   fmt::print("values: {} of {} tensors differ{}\n", differing, models.tensors.size(),
              differing > kShownTensors ? fmt::format("; the {} largest differences:", kShownTensors)
                                        : ":");
-  fmt::print("  {:>12} {:>12} {:>12} {:>16}  {}\n", "relative", "largest", "RMS", "elements",
-             "tensor");
+  Table table({Column::number("relative", "", "{:.4g}"), Column::number("largest", "", "{:.4g}"),
+               Column::number("RMS", "", "{:.4g}"), Column::number("elements"),
+               Column::text("tensor")});
   for (std::size_t i = 0; i < std::min(differing, kShownTensors); ++i) {
     const TensorComparison& tensor = models.tensors[i];
-    fmt::print("  {:>12.4g} {:>12.4g} {:>12.4g} {:>16}  {}\n", tensor.relative(),
-               tensor.max_difference, tensor.rms, grouped(tensor.differing),
-               printable(tensor.name));
+    table.add({tensor.relative(), tensor.max_difference, tensor.rms, grouped(tensor.differing),
+               tensor.name});
   }
+  fmt::print("{}", table.text({.indent = 2}));
 }
 
 void print_difference(const StoredModel& first, const StoredModel& second,
@@ -98,7 +100,7 @@ void print_difference_json(const StoredModel& first, const StoredModel& second,
     }
     json["tensors"].push_back(std::move(entry));
   }
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}", json_lines(json));
 }
 
 struct ModelDiffArguments {

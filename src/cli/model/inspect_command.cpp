@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "cli/model/description.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/table.h"
 #include "core/units.h"
 #include "model/adapter/peft_config.h"
 #include "model/compare.h"
@@ -64,24 +66,44 @@ InspectedModel inspect_model(const std::string& path, bool statistics) {
   return result;
 }
 
-void print_tensors(const InspectedModel& model) {
-  std::size_t width = 6;
-  for (const InspectedTensor& tensor : model.tensors)
-    width = std::max(width, printable(tensor.entry().name).size());
-  const bool statistics = !model.tensors.empty() && model.tensors.front().statistics;
-  fmt::print("\n{:<{}}  {:<6}{:<20}", "tensor", width, "dtype", "shape");
-  if (statistics)
-    fmt::print("{:>12}{:>12}{:>12}{:>12}{:>14}", "min", "max", "mean", "RMS", "not finite");
-  fmt::print("\n");
-  for (const InspectedTensor& tensor : model.tensors) {
-    fmt::print("{:<{}}  {:<6}{:<20}", printable(tensor.entry().name), width,
-               tensor.entry().dtype_name,
-               fmt::format("[{}]", fmt::join(tensor.entry().shape, ", ")));
-    if (const auto& values = tensor.statistics)
-      fmt::print("{:>12.4g}{:>12.4g}{:>12.4g}{:>12.4g}{:>12.4g} %", values->min, values->max,
-                 values->mean, values->rms, 100 * tensor.non_finite_share());
-    fmt::print("\n");
+Table file_table(const InspectedModel& model) {
+  Table table(
+      {Column::text("", "name"), Column::bytes("", "bytes"), Column::number("", "tensors")});
+  for (const SafetensorsFile& file : model.model.tensors.files())
+    table.add({file.path().filename().string(),
+               std::filesystem::file_size(file.path()),
+               {file.entries().size(), fmt::format("{} tensors", file.entries().size())}});
+  return table;
+}
+
+Table tensor_table(const InspectedModel& model) {
+  std::vector<Column> columns = {Column::text("tensor", "name"), Column::text("dtype", "dtype"),
+                                 Column::text("shape", "shape"), Column::hidden("file")};
+  // Not of types that this program cannot read.
+  if (std::any_of(model.tensors.begin(), model.tensors.end(),
+                  [](const InspectedTensor& tensor) { return tensor.statistics.has_value(); })) {
+    for (const auto& [title, key] :
+         {std::pair{"min", "min"}, {"max", "max"}, {"mean", "mean"}, {"RMS", "rms"}})
+      columns.push_back(Column::number(title, key, "{:.4g}"));
+    columns.push_back(Column::number("not finite", "non_finite", [](double share) {
+      return fmt::format("{:.4g} %", 100 * share);
+    }));
+    for (std::size_t i = columns.size() - 5; i < columns.size(); ++i) columns[i].optional = true;
   }
+  Table table(columns);
+  for (const InspectedTensor& tensor : model.tensors) {
+    const SafetensorsEntry& entry = tensor.entry();
+    std::vector<Cell> cells = {entry.name,
+                               entry.dtype_name,
+                               {entry.shape, fmt::format("[{}]", fmt::join(entry.shape, ", "))},
+                               tensor.location.file->path().filename().string()};
+    if (const auto& values = tensor.statistics)
+      cells.insert(cells.end(), {values->min, values->max, values->mean, values->rms,
+                                 tensor.non_finite_share()});
+    cells.resize(columns.size(), Cell::missing());
+    table.add(std::move(cells));
+  }
+  return table;
 }
 
 void print_inspection(const InspectedModel& model) {
@@ -89,17 +111,13 @@ void print_inspection(const InspectedModel& model) {
              to_string(model.model.config.family),
              format_count(static_cast<double>(model.elements)),
              dimensions_table(model.model.config));
-  for (const SafetensorsFile& file : model.model.tensors.files())
-    fmt::print("  {:<36}{:>12}  {} tensors\n", file.path().filename().string(),
-               format_bytes(static_cast<double>(std::filesystem::file_size(file.path()))),
-               file.entries().size());
-  fmt::print("\nparameters\n");
+  fmt::print("{}\nparameters\n", file_table(model).text({.indent = 2}));
   for (const auto& [dtype, elements] : model.elements_by_dtype)
     fmt::print("  {:<24}{:>20}\n", dtype, grouped(elements));
   if (model.training)
     fmt::print("\ntraining\n  {:<24}{:>20}\n  {:<24}{:>20}\n", "step",
                grouped(model.training->step), "tokens", grouped(model.training->tokens));
-  print_tensors(model);
+  fmt::print("\n{}", tensor_table(model).text());
 }
 
 void print_inspection_json(const InspectedModel& model) {
@@ -110,29 +128,11 @@ void print_inspection_json(const InspectedModel& model) {
                {"parameters", model.elements},
                {"dtypes", model.elements_by_dtype},
                {"training", nullptr},
-               {"files", Json::array()},
-               {"tensors", Json::array()}};
+               {"files", file_table(model).json()},
+               {"tensors", tensor_table(model).json()}};
   if (model.training)
     json["training"] = {{"step", model.training->step}, {"tokens", model.training->tokens}};
-  for (const SafetensorsFile& file : model.model.tensors.files())
-    json["files"].push_back({{"name", file.path().filename().string()},
-                             {"bytes", std::filesystem::file_size(file.path())},
-                             {"tensors", file.entries().size()}});
-  for (const InspectedTensor& tensor : model.tensors) {
-    Json entry = {{"name", tensor.entry().name},
-                  {"dtype", tensor.entry().dtype_name},
-                  {"shape", tensor.entry().shape},
-                  {"file", tensor.location.file->path().filename().string()}};
-    if (const auto& values = tensor.statistics) {
-      entry["min"] = values->min;
-      entry["max"] = values->max;
-      entry["mean"] = values->mean;
-      entry["rms"] = values->rms;
-      entry["non_finite"] = tensor.non_finite_share();
-    }
-    json["tensors"].push_back(std::move(entry));
-  }
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}", json_lines(json));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "cli/model/commands.h"
 #include "cli/model/description.h"
 #include "core/error.h"
+#include "core/table.h"
 #include "core/units.h"
 #include "model/adapter/peft_config.h"
 #include "model/config.h"
@@ -107,20 +108,20 @@ std::string json_text(const Description& d) {
       {"flops_per_token",
        {{"linear", d.flops.linear}, {"causal", d.flops.causal()}, {"full", d.flops.full()}}},
       {"state_bytes", state}};
-  return root.dump(2) + "\n";
+  return json_lines(root);
 }
 
 std::string preset_list(bool as_json) {
-  if (as_json) return nlohmann::ordered_json(preset_names()).dump(2) + "\n";
-  std::string text = fmt::format("{:<16}{:<8}{:>12}{:>8}{:>9}{:>7}\n", "preset", "family",
-                                 "parameters", "layers", "hidden", "heads");
+  if (as_json) return json_lines(preset_names());
+  Table table({Column::text("preset"), Column::text("family"), Column::number("parameters"),
+               Column::number("layers"), Column::number("hidden"), Column::number("heads")});
   for (const std::string& name : preset_names()) {
     const ModelConfig config = load_preset(name);
     const auto total = static_cast<double>(ParameterSet(config).elements());
-    text += fmt::format("{:<16}{:<8}{:>12}{:>8}{:>9}{:>7}\n", name, to_string(config.family),
-                        format_count(total), config.layers, config.hidden_size, config.heads);
+    table.add({name, to_string(config.family), format_count(total), config.layers,
+               config.hidden_size, config.heads});
   }
-  return text;
+  return table.text();
 }
 
 Description describe(const std::string& name, const std::string& sequence_length) {

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "cli/backends.h"
 #include "core/error.h"
 #include "core/progress.h"
+#include "core/table.h"
 #include "energy/meters/choose_meters.h"
 #include "energy/power/power_sweep.h"
 #include "train/engine.h"
@@ -80,37 +80,27 @@ DeviceMeters meters_of(const std::string& pci) {
              pci.empty() ? "this node" : "GPU " + pci, why);
 }
 
-nlohmann::json to_json(const SweepPoint* point) {
-  if (point == nullptr) return nullptr;
-  nlohmann::json json = {{"power_limit_w", nullptr},
-                         {"clock_mhz", nullptr},
-                         {"seconds", point->seconds},
-                         {"tokens_per_s", point->tokens_per_s},
-                         {"watts", point->watts},
-                         {"j_per_token", point->j_per_token()},
-                         {"note", nullptr}};
-  if (point->limit_w) json["power_limit_w"] = *point->limit_w;
-  if (point->clock_mhz) json["clock_mhz"] = *point->clock_mhz;
-  if (!point->note.empty()) json["note"] = point->note;
-  return json;
-}
-
 void print(const PowerSweep& sweep, const CalibratePowerOptions& options, std::int64_t length,
            const std::string& device, const std::string& source) {
   if (options.as_json) {
-    nlohmann::json json = {{"device", device},       {"model", options.model},
-                           {"batch", options.batch}, {"length", length},
-                           {"meter", source},        {"points", nlohmann::json::array()},
-                           {"not_done", nullptr}};
-    for (const SweepPoint& point : sweep.points) json["points"].push_back(to_json(&point));
-    json["optimum"] = to_json(sweep.optimum());
-    json["within_5_percent"] = to_json(sweep.fast_optimum());
-    if (!sweep.not_done.empty()) json["not_done"] = sweep.not_done;
-    fmt::print("{}\n", json.dump(2));
+    const nlohmann::ordered_json points = to_table(sweep).json();
+    const auto point_json = [&](const SweepPoint* point) -> nlohmann::ordered_json {
+      if (point == nullptr) return nullptr;
+      return points[static_cast<std::size_t>(point - sweep.points.data())];
+    };
+    fmt::print("{}", json_lines({{"device", device},
+                                 {"model", options.model},
+                                 {"batch", options.batch},
+                                 {"length", length},
+                                 {"meter", source},
+                                 {"points", points},
+                                 {"optimum", point_json(sweep.optimum())},
+                                 {"within_5_percent", point_json(sweep.fast_optimum())},
+                                 {"not_done", Cell::or_missing(sweep.not_done).value}}));
     return;
   }
   fmt::print("{}: {}, {} x {} tokens per step, energy from {}\n{}", device, options.model,
-             options.batch, length, source, to_table(sweep));
+             options.batch, length, source, to_table(sweep).text());
   if (!sweep.not_done.empty()) fmt::print("not done: {}\n", sweep.not_done);
 }
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "cli/backends.h"
+#include "core/table.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "energy/carbon.h"
@@ -61,6 +61,27 @@ std::string run_line(const RunFootprint& f, const Machine& machine) {
     text += fmt::format(" ({:.0f} checkpoints: {}, included above)", f.checkpoints,
                         format_duration(f.checkpoints * *f.checkpoint_s));
   return text + "\n";
+}
+
+// Memory of the ranks of each stage, without context and libraries (own_gb).
+Table stage_table(const std::vector<RegionBytes>& memory, bool whole) {
+  std::vector<Column> columns = {Column::number("stage")};
+  const auto gib = [](double bytes) { return fmt::format("{:.3f}", bytes / (1 << 30)); };
+  for (int region = 0; region < kRegions; ++region) {
+    const std::string name(to_string(static_cast<Region>(region)));
+    columns.push_back(Column::number(name, name, gib));
+  }
+  columns.push_back(Column::number("total", "all", gib));
+  Table table(std::move(columns));
+  for (std::size_t stage = 0; stage < memory.size(); ++stage) {
+    // In a long pipeline the memory of the middle stages changes linearly.
+    if (!whole && memory.size() > 12 && stage > 2 && stage + 3 < memory.size()) continue;
+    std::vector<Cell> cells = {stage};
+    for (const std::int64_t bytes : memory[stage]) cells.push_back(bytes);
+    cells.push_back(total(memory[stage]));
+    table.add(std::move(cells));
+  }
+  return table;
 }
 
 // A smaller pipeline of the same kind that fits on a screen.
@@ -143,19 +164,8 @@ std::string misses_table(const SearchResult& result) {
 
 std::string explained(Planner& planner, const Evaluation& e, double tokens) {
   const Layout& l = e.layout;
-  std::string text = fmt::format("{}\n\nMemory per rank, GiB:\n  {:>6}", to_string(l), "stage");
-  for (int region = 0; region < kRegions; ++region)
-    text += fmt::format("{:>15}", to_string(static_cast<Region>(region)));
-  text += fmt::format("{:>10}\n", "total");
-  const std::vector<RegionBytes> memory = planner.memory(l);
-  for (std::size_t stage = 0; stage < memory.size(); ++stage) {
-    // In a long pipeline the memory of the middle stages changes linearly.
-    if (memory.size() > 12 && stage > 2 && stage + 3 < memory.size()) continue;
-    text += fmt::format("  {:>6}", stage);
-    for (const std::int64_t bytes : memory[stage])
-      text += fmt::format("{:>15.3f}", static_cast<double>(bytes) / (1 << 30));
-    text += fmt::format("{:>10.3f}\n", static_cast<double>(total(memory[stage])) / (1 << 30));
-  }
+  std::string text = fmt::format("{}\n\nMemory per rank, GiB:\n{}", to_string(l),
+                                 stage_table(planner.memory(l), false).text({.indent = 2}));
   text += fmt::format("With {} for context and libraries, the fullest rank needs {} (stage {}).\n",
                       format_bytes(planner.machine().gpu.own_gb * 1e9),
                       format_bytes(e.memory_bytes), e.fullest_stage);
@@ -237,20 +247,6 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
                                                     : nlohmann::ordered_json(e.node_joule)}};
 }
 
-// Memory by stage and region as in --explain, without context and libraries (own_gb).
-nlohmann::ordered_json stages_json(Planner& planner, const Layout& layout) {
-  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
-  for (const RegionBytes& memory : planner.memory(layout)) {
-    nlohmann::ordered_json stage;
-    for (int region = 0; region < kRegions; ++region)
-      stage[std::string(to_string(static_cast<Region>(region)))] =
-          memory[static_cast<std::size_t>(region)];
-    stage["all"] = total(memory);
-    stages.push_back(stage);
-  }
-  return stages;
-}
-
 nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
   nlohmann::ordered_json run = {{"tokens", std::llround(tokens)},
                                 {"steps", std::llround(f.steps)},
@@ -277,7 +273,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), misses = best;
   for (const Evaluation& e : result.best) {
     best.push_back(to_json(e, machine));
-    best.back()["stage_memory_bytes"] = stages_json(planner, e.layout);
+    best.back()["stage_memory_bytes"] = stage_table(planner.memory(e.layout), true).json();
     if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
   }
   for (const SearchResult::Miss& miss : result.misses) {
@@ -311,7 +307,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
     root["explained"] = best[static_cast<std::size_t>(request.explain) - 1];
     root["explained"]["place"] = request.explain;
   }
-  return root.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(root);
 }
 
 std::string training_yaml(const Planner& planner, const Evaluation& e, const TrainingInputs& inputs,

@@ -5,17 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <optional>
 
 #include "cli/backends.h"
+#include "cli/options.h"
 #include "cli/plan/output.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
 #include "core/units.h"
-#include "energy/carbon.h"
 #include "plan/costs/footprint.h"
 #include "plan/search/no_layout.h"
 #include "plan/search/scaling.h"
@@ -161,6 +160,24 @@ std::string search_text(const PlanSearchOptions& options, Planner& planner,
 
 }  // namespace
 
+void add_search_limits(CLI::App& command, SearchLimits& limits) {
+  const CLI::Validator count = whole_number(between(1, 1 << 20));
+  command.add_option("--tp", limits.tp, "Only layouts with this tensor-parallel size")
+      ->transform(count);
+  command.add_option("--cp", limits.cp, "Only layouts with this context-parallel size")
+      ->transform(count);
+  command.add_option("--pp", limits.pp, "Only layouts with this many pipeline stages")
+      ->transform(count);
+  command.add_option("--micro", limits.micro, "Only layouts with this micro-batch size")
+      ->transform(count);
+  command.add_option("--zero", limits.zero, "Only layouts with this ZeRO stage")
+      ->transform(whole_number(between(0, 3)));
+  command.add_option("--recompute", limits.recompute,
+                     "Only layouts with this recomputation: none, selective or full");
+  command.add_option("--schedule", limits.schedule,
+                     "Only layouts with this schedule: gpipe, 1f1b, interleaved or zb-h1");
+}
+
 std::int64_t count_of(const char* option, const std::string& text) {
   try {
     const std::int64_t value = parse_count(text);
@@ -236,60 +253,6 @@ void plan_run(PlanSearchOptions options) {
     text += fmt::format("All stages, each with its first layout: {} tokens, {}\n",
                         format_count(tokens), footprint_text(*total, machine));
   fmt::print("{}{}", text, undriven_note(machine));
-}
-
-void list_machines() {
-  std::map<GpuVendor, std::string> undriven;
-  for (const std::string& name : machine_names()) {
-    const Machine machine = load_machine(name);
-    fmt::print("{:<18}{:>6} nodes x {} {}\n", name, machine.nodes, machine.node.gpus,
-               machine.gpu.name);
-    if (const std::string why = why_undriven(machine.gpu.vendor); !why.empty())
-      undriven[machine.gpu.vendor] = why;
-  }
-  for (const auto& [vendor, why] : undriven)
-    fmt::print("Note: this program cannot use GPUs of {}: {}.\n", name_of(vendor), why);
-}
-
-void plan_calculus(const PlanCalculusOptions& o) {
-  if (o.machine.empty())
-    user_error("--parameters needs --machine: the peak FLOP/s of its GPUs is needed");
-  const Machine machine = load_machine(o.machine);
-  const auto optional = [](const char* name, const std::string& text) {
-    return text.empty() ? 0.0 : static_cast<double>(count_of(name, text));
-  };
-  ComputeCalculus c{.parameters = optional("--parameters", o.parameters),
-                    .tokens = optional("--tokens", o.tokens),
-                    .gpus = optional("--gpus", o.gpus),
-                    .days = o.days,
-                    .peak_flops = machine.gpu.bf16_tflops * 1e12,
-                    .mfu = o.mfu,
-                    .flops_per_parameter = o.flops_per_parameter};
-  c = solve(c);
-  const double gpu_mwh = to_mwh(gpu_joule(c, machine.gpu.busy_w()));
-  const double host_mwh = c.gpus / static_cast<double>(machine.node.gpus) *
-                          std::max(machine.node.host_w, 0.0) * c.days * 24 / 1e6;
-  const RunEnergy energy = energy_of(gpu_mwh, host_mwh, machine);
-  fmt::print(
-      "{} parameters, {} tokens ({:.1f} per parameter), {}, {} at an MFU of {:.1f} %\n"
-      "{}",
-      format_count(c.parameters), format_count(c.tokens), c.tokens / c.parameters,
-      format_number(std::llround(c.gpus), "GPU"), in_days(c.days), 100 * c.mfu,
-      energy_text(energy, machine));
-  // Both levels: many reports apply the PUE to the energy of the GPUs, a meter measures the nodes.
-  if (energy.facility_mwh) {
-    Machine gpus_only = machine;
-    gpus_only.node.host_w = -1;
-    const RunEnergy gpus = energy_of(gpu_mwh, 0, gpus_only);
-    const std::string co2 = carbon_text(gpus.tonnes_co2, gpus.tonnes_co2_market);
-    if (!co2.empty())
-      fmt::print("; {} for the {}, {} for the {}", co2, gpus.co2_of,
-                 carbon_text(energy.tonnes_co2, energy.tonnes_co2_market), energy.co2_of);
-  } else if (const std::string co2 = carbon_text(energy.tonnes_co2, energy.tonnes_co2_market);
-             !co2.empty()) {
-    fmt::print("; {} for the {}", co2, energy.co2_of);
-  }
-  fmt::print("\n{}", undriven_note(machine));
 }
 
 }  // namespace kintsugi

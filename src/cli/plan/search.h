@@ -6,6 +6,10 @@
 #include "core/output_file.h"
 #include "plan/search/search.h"
 
+namespace CLI {
+class App;
+}
+
 namespace kintsugi {
 
 // kintsugi plan --model … --machine … --gpus …: searches the best layouts.
@@ -27,6 +31,8 @@ struct PlanSearchOptions {
 
   OutputRule output_rule() const { return {overwrite, {model, machine, config}}; }
 };
+// --tp, --cp, …: only some layouts.
+void add_search_limits(CLI::App& command, SearchLimits& limits);
 // Parses the value of an option as an integer of at least 1; UserError otherwise.
 std::int64_t count_of(const char* option, const std::string& text);
 
@@ -34,13 +40,4 @@ void plan_search(PlanSearchOptions options);
 // kintsugi plan --config …: searches layouts for each stage of a run, with its own sequence length,
 // batch and tokens, and adds up the first layouts.
 void plan_run(PlanSearchOptions options);
-void list_machines();
-
-// kintsugi plan --parameters …: compute budget.
-struct PlanCalculusOptions {
-  std::string parameters = {}, tokens = {}, gpus = {}, machine = {};
-  double days = 0, mfu = 0.4, flops_per_parameter = 6;
-};
-void plan_calculus(const PlanCalculusOptions& options);
-
 }  // namespace kintsugi

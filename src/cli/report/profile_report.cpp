@@ -8,6 +8,7 @@
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/table.h"
 #include "plan/search/planner.h"
 #include "report/profile/profile_file.h"
 #include "report/profile/profile_output.h"
@@ -79,7 +80,7 @@ void add_profile_options(CLI::App& command, ProfileReportOptions& options) {
   command
       .add_option("--machine", options.machine,
                   "With --profile: compare with the prediction for this machine (kintsugi plan "
-                  "--machines)")
+                  "machines)")
       ->needs(profile);
   command.add_option("--rank", options.rank, "With --profile: only this rank")
       ->transform(whole_number(between(0, 1 << 24)))
@@ -106,8 +107,7 @@ void report_profile(const ProfileReportOptions& options, bool json) {
     text += prediction_text(analysis, predicted);
   }
   if (json)
-    fmt::print("{}\n",
-               result.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}", json_lines(result));
   else
     fmt::print("{}", printable(text));
 }

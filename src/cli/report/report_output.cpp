@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/output_file.h"
+#include "core/table.h"
 #include "core/units.h"
 #include "report/documents/csv.h"
 #include "report/documents/html.h"
@@ -65,7 +66,7 @@ std::string json_of_runs(const std::vector<fs::path>& directories) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const SummaryReader* run : runs.readers())
     all.push_back(report_json(read_run(runs.index().given_path(*run))));
-  return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_lines(all);
 }
 
 double report_time_s() {

@@ -156,7 +156,7 @@ void check_fits(const RunConfig& stage, const Machine& machine, int ranks) {
 
 void dry_run(const RunConfig& run, const DryRunOptions& options) {
   if (options.machine.empty())
-    user_error("--dry-run needs --machine: kintsugi plan --machines lists the built-in ones");
+    user_error("--dry-run needs --machine: kintsugi plan machines lists the built-in ones");
   for (std::int64_t i = 0; i < run.stage_count(); ++i)
     if (run.at_stage(i).layout_auto)
       user_error("--dry-run does not take layout: auto; kintsugi plan --model finds a layout");

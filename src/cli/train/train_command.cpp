@@ -369,7 +369,7 @@ void add_train_command(CLI::App& app) {
                                        "takes there; train nothing");
   command
       ->add_option("--machine", arguments->plan.machine,
-                   "With --dry-run: a machine's name (kintsugi plan --machines) or YAML file")
+                   "With --dry-run: a machine's name (kintsugi plan machines) or YAML file")
       ->needs(dry);
   command
       ->add_option("--gpus", arguments->plan.gpus,

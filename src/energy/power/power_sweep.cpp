@@ -160,22 +160,28 @@ const SweepPoint* PowerSweep::fast_optimum() const {
   return best;
 }
 
-std::string to_table(const PowerSweep& sweep) {
-  std::string table = fmt::format("{:>9} {:>10} {:>12} {:>8} {:>10} {:>8}\n", "limit W",
-                                  "clock MHz", "tokens/s", "W", "J/token", "speed");
+Table to_table(const PowerSweep& sweep) {
+  Table table(
+      {Column::number("limit W", "power_limit_w", "{:g}"), Column::number("clock MHz", "clock_mhz"),
+       Column::hidden("seconds"), Column::number("tokens/s", "tokens_per_s", "{:.1f}"),
+       Column::number("W", "watts", "{:.1f}"), Column::number("J/token", "j_per_token", "{:.4g}"),
+       Column::percent("speed"), Column::text("", "note")});
   double fastest = 0;
   for (const SweepPoint& point : sweep.points) fastest = std::max(fastest, point.tokens_per_s);
   for (const SweepPoint& point : sweep.points) {
-    table += fmt::format("{:>9} {:>10} {:>12.1f} {:>8.1f} {:>10.4g} {:>6.1f} %",
-                         point.limit_w ? fmt::format("{:g}", *point.limit_w) : "-",
-                         point.clock_mhz ? fmt::format("{}", *point.clock_mhz) : "-",
-                         point.tokens_per_s, point.watts, point.j_per_token(),
-                         fastest > 0 ? 100 * point.tokens_per_s / fastest : 0);
-    if (sweep.points.size() > 1 && &point == sweep.optimum()) table += "  fewest J/token";
+    std::string remarks;
+    if (sweep.points.size() > 1 && &point == sweep.optimum()) remarks = "fewest J/token  ";
     if (sweep.points.size() > 1 && &point == sweep.fast_optimum())
-      table += "  fewest J/token within 5 % of full speed";
-    if (!point.note.empty()) table += "  (" + point.note + ")";
-    table += '\n';
+      remarks += "fewest J/token within 5 % of full speed  ";
+    if (!point.note.empty()) remarks += "(" + point.note + ")";
+    table.add({point.limit_w,
+               point.clock_mhz,
+               point.seconds,
+               point.tokens_per_s,
+               point.watts,
+               point.j_per_token(),
+               fastest > 0 ? point.tokens_per_s / fastest : 0,
+               {Cell::or_missing(point.note).value, remarks}});
   }
   return table;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/progress.h"
+#include "core/table.h"
 #include "energy/meters/meter.h"
 #include "energy/power/power_control.h"
 
@@ -55,7 +56,7 @@ struct SweepWorkload {
 PowerSweep sweep_power(PowerControl& control, const std::vector<Meter*>& meters,
                        const SweepOptions& options, const SweepWorkload& workload);
 
-// A table for people, with the two optima marked.
-std::string to_table(const PowerSweep& sweep);
+// One row for each point; people see the two optima marked.
+Table to_table(const PowerSweep& sweep);
 
 }  // namespace kintsugi

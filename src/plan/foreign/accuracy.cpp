@@ -1,4 +1,4 @@
-// The output of kintsugi plan --evaluate: the CSV file and the table of errors.
+// The output of kintsugi plan evaluate: the CSV file and the table of errors.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -197,7 +197,7 @@ Machine load_machine(const std::string& name_or_path) {
     return parse_machine(read_text_file(name_or_path), name_or_path);
   const std::string near = nearest_word(name_or_path, machine_names());
   user_error(
-      "there is no machine or file '{}'{}; kintsugi plan --machines lists the built-in machines",
+      "there is no machine or file '{}'{}; kintsugi plan machines lists the built-in machines",
       name_or_path, near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
 }
 

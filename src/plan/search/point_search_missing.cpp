@@ -10,7 +10,8 @@ bool built_with_dlib() { return false; }
 
 PointSearch::PointSearch(const std::vector<int>&, const std::vector<std::pair<Point, double>>&) {
   user_error(
-      "this binary was built without dlib, which --tune needs: build it where dlib (Debian: "
+      "this binary was built without dlib, which kintsugi plan tune needs: build it where dlib "
+      "(Debian: "
       "libdlib-dev) is installed");
 }
 PointSearch::~PointSearch() = default;

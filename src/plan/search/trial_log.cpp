@@ -138,7 +138,7 @@ TrialLog::TrialLog(std::filesystem::path path, std::string job)
     user_error("{} ends with an incomplete line: remove that line", path_.string());
   const CsvTable table(text, path_.string());
   if (table.header() != kHeader)
-    user_error("{} is not a trial log: its header is not that of kintsugi plan --tune --log",
+    user_error("{} is not a trial log: its header is not that of kintsugi plan tune --log",
                path_.string());
   for (std::size_t row = 0; row < table.rows(); ++row) {
     const Reader reader(table, row);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/table.h"
 #include "report/documents/cells.h"
 #include "report/runs/run_file.h"
 

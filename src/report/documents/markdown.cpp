@@ -1,144 +1,280 @@
 #include "report/documents/markdown.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "core/table.h"
 #include "core/units.h"
-#include "report/documents/cells.h"
-#include "report/documents/markdown_sections.h"
+#include "energy/carbon.h"
 #include "report/json_values.h"
 
 namespace kintsugi {
 namespace {
 
 using MarkdownJson = nlohmann::ordered_json;
+using DocumentRuns = std::vector<DocumentRun>;
 
 constexpr std::size_t kMostAttemptRows = 50, kMostEventRows = 50;  // of one run
+constexpr const char* kMissing = "–";
 
-std::string state_cell(const MarkdownJson& summary) {
-  std::string state = text_at(summary, "state"), reason = text_at(summary, "reason");
-  if (!reason.empty() && reason != state) state += fmt::format(" ({})", reason);
-  return markdown_text(state);
+// Empty if no run has what the table shows.
+std::string section(const std::string& title, const std::string& introduction, const Table& table,
+                    const std::string& notes = "") {
+  if (table.empty()) return "";
+  return fmt::format("## {}\n\n{}{}{}{}{}", title, introduction, introduction.empty() ? "" : "\n\n",
+                     table.markdown(), notes.empty() ? "" : "\n", notes);
 }
 
-std::string step_cell(const MarkdownJson& summary) {
-  return fmt::format("{} of {}", count_at(summary, "step"), count_at(summary, "total_steps"));
+// "failed (out of memory, exit code 1)"
+std::string ending(const MarkdownJson& json) {
+  std::string state = text_at(json, "state"), reason = text_at(json, "reason");
+  if (reason == state) reason.clear();
+  if (const auto code = number_at(json, "exit_code"))
+    reason += fmt::format("{}exit code {:.0f}", reason.empty() ? "" : ", ", *code);
+  return reason.empty() ? state : fmt::format("{} ({})", state, reason);
 }
 
-std::string percent_cell(const std::optional<double>& share) {
-  return share ? fmt::format("{:.1f} %", 100 * *share) : "–";
-}
-
-std::string summary_section(const std::vector<DocumentRun>& runs) {
-  MarkdownTable table{.header = {"run", "state", "model", "ranks", "step", "tokens", "loss",
-                                 "validation loss", "goodput", "attempts"},
-                      .numbers = {false, false, false, true, true, true, true, true, true, true}};
+std::string summary_section(const DocumentRuns& runs) {
+  Table table({Column::text("run"), Column::text("state"), Column::text("model"),
+               Column::number("ranks", "", "{:.0f}"), Column::number("step"),
+               Column::number("tokens", "", "{:.0f}"), Column::number("loss", "", "{:.4f}"),
+               Column::number("validation loss", "", "{:.4f}"), Column::percent("goodput"),
+               Column::number("attempts", "", "{:.0f}")},
+              kMissing);
   std::string messages;
   for (const DocumentRun& run : runs) {
     const MarkdownJson& summary = json_at(run.view, "summary");
-    table.rows.push_back(
-        {markdown_text(run.name), state_cell(summary), markdown_text(text_at(summary, "model")),
-         markdown_number(number_at(summary, "ranks"), "{:.0f}"), step_cell(summary),
-         markdown_number(number_at(summary, "tokens"), "{:.0f}"),
-         markdown_number(number_at(summary, "loss"), "{:.4f}"),
-         markdown_number(number_at(summary, "valid_loss"), "{:.4f}"),
-         percent_cell(number_at(summary, "goodput")),
-         markdown_number(number_at(summary, "attempts"), "{:.0f}")});
+    const auto number = [&](const char* key) { return number_at(summary, key); };
+    table.add({run.name, ending(summary), text_at(summary, "model"), number("ranks"),
+               fmt::format("{} of {}", count_at(summary, "step"), count_at(summary, "total_steps")),
+               number("tokens"), number("loss"), number("valid_loss"), number("goodput"),
+               number("attempts")});
     if (const std::string message = text_at(summary, "message"); !message.empty())
       messages += fmt::format("- {}: {}\n", markdown_text(run.name), markdown_text(message));
   }
-  return "## Summary\n\n" + to_markdown(table) + (messages.empty() ? "" : "\n" + messages);
+  return section("Summary", "", table, messages);
 }
 
-std::string differences_section(const std::vector<DocumentRun>& runs,
-                                const MarkdownJson& differences) {
+std::string differences_section(const DocumentRuns& runs, const MarkdownJson& differences) {
   if (runs.size() < 2) return "";
   if (!differences.is_array() || differences.empty())
     return "## Configuration\n\nThe configurations are equal.\n";
-  MarkdownTable table{.header = {"key"}};
-  for (const DocumentRun& run : runs) table.header.push_back(markdown_text(run.name));
+  std::vector<Column> columns = {Column::text("key")};
+  for (const DocumentRun& run : runs) columns.push_back(Column::text(run.name));
+  Table table(std::move(columns), kMissing);
   for (const MarkdownJson& one : differences) {
-    table.rows.push_back({markdown_text(text_at(one, "key"))});
+    std::vector<Cell> cells = {text_at(one, "key")};
     for (const MarkdownJson& value : json_at(one, "values"))
-      table.rows.back().push_back(value.is_string() ? markdown_text(value.get<std::string>())
-                                                    : "–");
+      cells.push_back(value.is_string() ? Cell(value) : Cell::missing());
+    table.add(std::move(cells));
   }
-  return "## Configuration: what differs\n\n" + to_markdown(table);
+  return section("Configuration: what differs", "", table);
 }
 
-// The last `most` of a list, and a line that says how many are left out.
-struct LastOnes {
-  std::size_t first = 0;
-  LastOnes(const MarkdownJson& list, std::size_t most)
-      : first(list.is_array() && list.size() > most ? list.size() - most : 0) {}
-  void note(const DocumentRun& run, const char* what, std::string& text) const {
-    if (first > 0)
-      text +=
-          fmt::format("- {}: {} earlier {} are left out\n", markdown_text(run.name), first, what);
-  }
-};
-
-std::string ending_cell(const MarkdownJson& attempt) {
-  std::string text = text_at(attempt, "state"), reason = text_at(attempt, "reason");
-  if (reason == text) reason.clear();
-  if (const auto code = number_at(attempt, "exit_code"))
-    reason += fmt::format("{}exit code {:.0f}", reason.empty() ? "" : ", ", *code);
-  return markdown_text(reason.empty() ? text : fmt::format("{} ({})", text, reason));
-}
-
-std::string attempts_section(const std::vector<DocumentRun>& runs) {
-  MarkdownTable table{.header = {"run", "attempt", "launched", "duration", "steps", "nodes", "end"},
-                      .numbers = {false, true, false, true, false, true, false}};
-  std::string notes;
-  for (const DocumentRun& run : runs) {
-    const MarkdownJson& attempts = json_at(json_at(run.view, "goodput"), "attempts");
-    const LastOnes last(attempts, kMostAttemptRows);
-    last.note(run, "attempts", notes);
-    for (std::size_t i = last.first; attempts.is_array() && i < attempts.size(); ++i) {
-      const MarkdownJson& one = attempts[i];
-      const double launched_s = number_at(one, "launched_s").value_or(0);
-      table.rows.push_back(
-          {markdown_text(run.name), std::to_string(count_at(one, "attempt")), iso_time(launched_s),
-           format_duration(std::max(0.0, number_at(one, "last_s").value_or(0) - launched_s)),
-           fmt::format("{} to {}", count_at(one, "first_step"), count_at(one, "last_step")),
-           markdown_number(number_at(one, "nodes"), "{:.0f}"), ending_cell(one)});
+std::string loss_section(const DocumentRuns& runs, const std::vector<std::int64_t>& table_steps) {
+  std::vector<Column> columns = {Column::number("step")};
+  for (const DocumentRun& run : runs)
+    for (const std::string what : {"loss", "validation"})
+      columns.push_back(
+          Column::number(runs.size() == 1 ? what : run.name + " " + what, "", "{:.4f}"));
+  Table table(std::move(columns), kMissing);
+  const auto cell = [](float loss) {
+    return std::isnan(loss)   ? Cell::missing()
+           : std::isinf(loss) ? Cell("not finite")
+                              : Cell(static_cast<double>(loss));
+  };
+  for (std::size_t i = 0; i < table_steps.size(); ++i) {
+    std::vector<Cell> cells = {table_steps[i]};
+    for (const DocumentRun& run : runs) {
+      cells.push_back(cell(run.figures.losses.at(i).loss));
+      cells.push_back(cell(run.figures.losses.at(i).valid));
     }
+    table.add(std::move(cells));
   }
-  if (table.rows.empty()) return "";
-  return "## Attempts\n\n" + to_markdown(table) + (notes.empty() ? "" : "\n" + notes);
+  return section("Loss",
+                 "The loss of the step, and the last validation since the row above, in nats per "
+                 "token.",
+                 table);
 }
 
-std::string events_section(const std::vector<DocumentRun>& runs) {
-  MarkdownTable table{.header = {"run", "time", "event", "step", "message"},
-                      .numbers = {false, false, false, true, false}};
-  std::string notes;
+std::string speed_section(const DocumentRuns& runs) {
+  Table table({Column::text("run"), Column::number("steps"),
+               Column::number("tokens/s p10", "", "{:.1f}"), Column::number("median", "", "{:.1f}"),
+               Column::number("p90", "", "{:.1f}"), Column::percent("MFU, causal attention", "", 2),
+               Column::percent("MFU, full attention", "", 2),
+               Column::number("s/step", "", "{:.4g}"), Column::percent("data wait", "", 2)},
+              kMissing);
+  for (const auto& [name, view, f] : runs)
+    if (f.rate)
+      table.add({name, f.steps, f.rate_p10, f.rate, f.rate_p90, f.mfu, f.mfu_full_attention,
+                 f.step_time_s, f.data_wait});
+  return section("Speed",
+                 "Medians over all steps; p10 and p90 are the 10th and 90th percentile. Data wait "
+                 "is its part of the time of all steps.",
+                 table);
+}
+
+Cell share_of(double part, double all) { return all > 0 ? Cell(part / all) : Cell::missing(); }
+
+// Seconds by category, in the order of the run.
+std::vector<std::pair<std::string, double>> goodput_of(const DocumentRun& run) {
+  std::vector<std::pair<std::string, double>> categories;
+  for (const MarkdownJson& one : json_at(json_at(run.view, "goodput"), "categories"))
+    categories.emplace_back(text_at(one, "name"), number_at(one, "seconds").value_or(0));
+  return categories;
+}
+
+std::string goodput_section(const DocumentRuns& runs) {
+  std::vector<Column> columns = {Column::text("category")};
+  std::vector<std::string> names;  // of categories, as the first run with any lists them
+  std::vector<double> totals;
   for (const DocumentRun& run : runs) {
-    const MarkdownJson& events = json_at(run.view, "events");
-    const LastOnes last(events, kMostEventRows);
-    last.note(run, "events", notes);
-    for (std::size_t i = last.first; events.is_array() && i < events.size(); ++i) {
-      const auto time_s = number_at(events[i], "time_s");
-      table.rows.push_back({markdown_text(run.name), time_s ? iso_time(*time_s) : "–",
-                            markdown_text(text_at(events[i], "event")),
-                            markdown_number(number_at(events[i], "step"), "{:.0f}"),
-                            markdown_text(text_at(events[i], "message"))});
+    totals.push_back(0);
+    for (const auto& [name, seconds] : goodput_of(run)) {
+      totals.back() += seconds;
+      if (seconds > 0 && std::find(names.begin(), names.end(), name) == names.end())
+        names.push_back(name);
     }
+    columns.push_back(Column::duration(run.name));
+    columns.push_back(Column::percent("share"));
   }
-  if (table.rows.empty()) return "";
-  return "## Events\n\n" + to_markdown(table) + (notes.empty() ? "" : "\n" + notes);
+  if (names.empty()) return "";
+  Table table(std::move(columns), kMissing);
+  const auto add = [&](const std::string& title, const std::vector<double>& seconds) {
+    std::vector<Cell> cells = {title};
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      cells.push_back(seconds[i]);
+      cells.push_back(share_of(seconds[i], totals[i]));
+    }
+    table.add(std::move(cells));
+  };
+  for (const std::string& name : names) {
+    std::vector<double> seconds(runs.size(), 0);
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      for (const auto& [category, spent] : goodput_of(runs[i]))
+        if (category == name) seconds[i] = spent;
+    add(name, seconds);
+  }
+  add("total", totals);
+  return section("Goodput", "What the time of the run was used for, over all attempts.", table);
+}
+
+// "- runs/a: facility 2.4 MWh, CO2e 640 kg (location-based), for the nodes with PUE"
+std::string footprint_line(const DocumentRun& run) {
+  const MarkdownJson& energy = json_at(run.view, "energy");
+  const MarkdownJson& carbon = json_at(energy, "co2e");
+  std::string text;
+  if (const auto joules = number_at(json_at(energy, "facility"), "joules"))
+    text += ", facility " + energy_text(*joules);
+  for (const auto& [key, name] :
+       {std::pair{"location_based", "location-based"}, {"market_based", "market-based"}})
+    if (const auto kg = number_at(json_at(carbon, key), "kg"))
+      text += fmt::format(", CO2e {} ({})", mass_text(*kg), name);
+  if (text.empty()) return "";
+  return fmt::format("- {}: {}, for the {}\n", markdown_text(run.name), text.substr(2),
+                     markdown_text(text_at(carbon, "of")));
+}
+
+void add_energy_levels(const DocumentRun& run, Table& table) {
+  const MarkdownJson& levels = json_at(json_at(run.view, "energy"), "levels");
+  if (!levels.is_object()) return;
+  const bool metered = std::any_of(levels.begin(), levels.end(), [](const MarkdownJson& level) {
+    return number_at(level, "joules").has_value();
+  });
+  const Cell none = Cell::missing();
+  if (!metered)  // one line says it
+    return table.add({run.name, none, "not measured", none, none, none, none,
+                      text_at(json_at(levels, "node"), "reason")});
+  for (const auto& [name, level] : levels.items()) {
+    const auto joules = number_at(level, "joules");
+    std::string source = text_at(level, "source");
+    if (const std::string kind = text_at(level, "kind"); !kind.empty()) source += " " + kind;
+    table.add({run.name, name, joules ? energy_text(*joules) : "not measured",
+               number_at(level, "joules_per_token"), number_at(level, "mean_w_per_node"),
+               Cell::or_missing(source),
+               joules ? Cell(number_at(level, "time_measured").value_or(0)) : none,
+               text_at(level, "reason")});
+  }
+}
+
+std::string energy_section(const DocumentRuns& runs) {
+  Column energy = Column::text("energy");
+  energy.numbers = true;  // with different units
+  Table table(
+      {Column::text("run"), Column::text("level"), energy, Column::number("J/token", "", "{:.4g}"),
+       Column::number("mean W per node", "", "{:.1f}"), Column::text("source"),
+       Column::percent("time measured"), Column::text("note")},
+      kMissing);
+  std::string footprints;
+  for (const DocumentRun& run : runs) {
+    footprints += footprint_line(run);
+    add_energy_levels(run, table);
+  }
+  return section("Energy",
+                 "Levels are measured by different meters: a node contains the others, so they are "
+                 "not added.",
+                 table, footprints);
+}
+
+// Calls use(one) for the last `most` of a list, and notes how many are left out.
+template <class Use>
+void for_last(const MarkdownJson& list, std::size_t most, const std::string& run, const char* what,
+              std::string& notes, const Use& use) {
+  if (!list.is_array()) return;
+  const std::size_t first = list.size() > most ? list.size() - most : 0;
+  if (first > 0)
+    notes += fmt::format("- {}: {} earlier {} are left out\n", markdown_text(run), first, what);
+  for (std::size_t i = first; i < list.size(); ++i) use(list[i]);
+}
+
+std::string attempts_section(const DocumentRuns& runs) {
+  Table table({Column::text("run"), Column::number("attempt"), Column::text("launched"),
+               Column::duration("duration"), Column::text("steps"),
+               Column::number("nodes", "", "{:.0f}"), Column::text("end")},
+              kMissing);
+  std::string notes;
+  for (const DocumentRun& run : runs)
+    for_last(json_at(json_at(run.view, "goodput"), "attempts"), kMostAttemptRows, run.name,
+             "attempts", notes, [&](const MarkdownJson& one) {
+               const double launched_s = number_at(one, "launched_s").value_or(0);
+               table.add({run.name, count_at(one, "attempt"), iso_time(launched_s),
+                          std::max(0.0, number_at(one, "last_s").value_or(0) - launched_s),
+                          fmt::format("{} to {}", count_at(one, "first_step"),
+                                      count_at(one, "last_step")),
+                          number_at(one, "nodes"), ending(one)});
+             });
+  return section("Attempts", "", table, notes);
+}
+
+std::string events_section(const DocumentRuns& runs) {
+  Table table({Column::text("run"), Column::text("time"), Column::text("event"),
+               Column::number("step", "", "{:.0f}"), Column::text("message")},
+              kMissing);
+  std::string notes;
+  for (const DocumentRun& run : runs)
+    for_last(json_at(run.view, "events"), kMostEventRows, run.name, "events", notes,
+             [&](const MarkdownJson& one) {
+               const auto time_s = number_at(one, "time_s");
+               table.add({run.name, time_s ? Cell(iso_time(*time_s)) : Cell::missing(),
+                          text_at(one, "event"), number_at(one, "step"), text_at(one, "message")});
+             });
+  return section("Events", "", table, notes);
 }
 
 }  // namespace
 
 std::string to_markdown(const MarkdownReport& report) {
-  const std::vector<DocumentRun>& runs = report.runs;
+  const DocumentRuns& runs = report.runs;
   std::string text = runs.size() == 1 ? fmt::format("# Report of {}\n", markdown_text(runs[0].name))
                                       : fmt::format("# Report of {} runs\n", runs.size());
   text += fmt::format("\nWritten {}.\n", markdown_text(report.written));
-  for (const std::string& section :
+  for (const std::string& one :
        {summary_section(runs), differences_section(runs, report.differences),
         loss_section(runs, report.table_steps), speed_section(runs), goodput_section(runs),
         energy_section(runs), attempts_section(runs), events_section(runs)})
-    if (!section.empty()) text += "\n" + section;
+    if (!one.empty()) text += "\n" + one;
   return text;
 }
 

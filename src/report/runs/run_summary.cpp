@@ -12,6 +12,7 @@
 #include "core/statistics.h"
 #include "core/units.h"
 #include "energy/energy_totals.h"
+#include "report/json_values.h"
 #include "report/runs/goodput_timeline.h"
 #include "report/runs/json_members.h"
 
@@ -31,15 +32,8 @@ constexpr double kLostAfter_s = 3600, kLostSteps = 100;
 // A process that is gone may belong to another container of the same name.
 constexpr double kGoneAfter_s = 30, kGoneSteps = 3;
 
-std::optional<double> number_at(const SummaryJson& json, const char* key) {
-  if (!json.is_object() || !json.contains(key) || !json[key].is_number()) return {};
-  const auto value = json[key].get<double>();
-  return std::isfinite(value) ? std::optional(value) : std::nullopt;
-}
-
 std::string text_in(const SummaryJson& json, const char* key) {
-  if (!json.is_object() || !json.contains(key) || !json[key].is_string()) return "";
-  return json[key].get<std::string>().substr(0, kMostText);
+  return text_at(json, key).substr(0, kMostText);
 }
 
 SummaryJson number_or_null(const std::optional<double>& value) {
@@ -161,8 +155,7 @@ void SummaryReader::read_status() {
   s.tokens_per_s = number_at(*json, "tokens_per_s");
   claimed_eta_s_ = number_at(*json, "eta_s");
   s.attempts = number_at(*json, "attempt");
-  claimed_goodput_ =
-      json->contains("goodput") ? number_at((*json)["goodput"], "fraction") : std::nullopt;
+  claimed_goodput_ = number_at(json_at(*json, "goodput"), "fraction");
   pid_ = number_at(*json, "pid");
   metrics_.stamp.reset();  // its last record is newer
 }

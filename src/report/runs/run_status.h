@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/table.h"
+
 namespace kintsugi {
 
 // What the files of a run directory say: status.json, the end of metrics.jsonl, launch/exit_code.
@@ -32,8 +34,6 @@ struct CollectedRun {
 };
 // The run directories directly below `directory`, by name. UserError if there are none.
 std::vector<CollectedRun> collect_runs(const std::filesystem::path& directory);
-std::string to_csv(const std::vector<CollectedRun>& runs);
-std::string to_markdown(const std::vector<CollectedRun>& runs);
-std::string to_table(const std::vector<CollectedRun>& runs);  // for the terminal
+Table table_of(const std::vector<CollectedRun>& runs);
 
 }  // namespace kintsugi

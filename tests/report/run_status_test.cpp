@@ -1,4 +1,4 @@
-#include "launch/run_status.h"
+#include "report/runs/run_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,13 +35,14 @@ TEST_F(CollectedRuns, OneLineForEach) {
   write("d/notes.txt", "no run");
   const auto runs = collect_runs(directory_.path());
   // J/token: the first of the lines has no predecessor, so (50 + 150) J / 200 tokens.
-  EXPECT_EQ(to_csv(runs),
+  EXPECT_EQ(table_of(runs).csv(),
             "run,state,step,steps,loss,valid_loss,tokens_s,mfu,J/token,reason\n"
             "a,failed,1,3,,,,,,\"x, y, exit code 1\"\n"
             "b,finished,3,3,2.5000,2.7500,20,0.5000,1,\n"
             "c,not started,0,0,,,,,,\n");
-  EXPECT_THAT(to_markdown(runs), HasSubstr("| b | finished | 3 | 3 | 2.5000 | 2.7500 | 20 |"));
-  EXPECT_THAT(to_table(runs), HasSubstr("a    failed"));
+  EXPECT_THAT(table_of(runs).markdown(),
+              HasSubstr("| b | finished | 3 | 3 | 2.5000 | 2.7500 | 20 |"));
+  EXPECT_THAT(table_of(runs).text(), HasSubstr("a    failed"));
 }
 
 TEST_F(CollectedRuns, MetricsOfARunThatIsStillWritten) {

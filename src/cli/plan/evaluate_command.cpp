@@ -1,7 +1,11 @@
-#include "cli/plan/evaluate.h"
-
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "cli/options.h"
+#include "cli/plan/commands.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
@@ -10,6 +14,14 @@
 
 namespace kintsugi {
 namespace {
+
+struct PlanEvaluateOptions {
+  std::string rows;
+  std::string machine = {};
+  std::string output = {};  // empty: the terminal
+  bool overwrite = false;
+  bool accuracy = false;  // print a table of errors instead of the rows
+};
 
 OutputRule output_rule(const PlanEvaluateOptions& options) {
   return {options.overwrite, {options.rows, options.machine}};
@@ -28,8 +40,6 @@ std::string evaluate_memory(const CsvTable& table, bool accuracy) {
   return accuracy ? memory_accuracy_table(table, predictions)
                   : evaluated_memory_csv(table, predictions);
 }
-
-}  // namespace
 
 void plan_evaluate(const PlanEvaluateOptions& options) {
   if (!options.output.empty()) check_output_file("--output", options.output, output_rule(options));
@@ -52,6 +62,26 @@ void plan_evaluate(const PlanEvaluateOptions& options) {
   const std::string text =
       options.accuracy ? accuracy_table(table, predictions) : evaluated_csv(table, predictions);
   print_or_write(text, options);
+}
+
+}  // namespace
+
+void add_plan_evaluate(CLI::App& plan) {
+  const auto o = std::make_shared<PlanEvaluateOptions>();
+  CLI::App* command =
+      plan.add_subcommand("evaluate", "Predict measured layouts, or the measured memory of ranks");
+  command
+      ->add_option("rows", o->rows,
+                   "A CSV file with the columns of layouts.csv or memory.csv (docs/planning.md)")
+      ->required();
+  command->add_option("--machine", o->machine,
+                      "Instead of the hardware of the rows: a machine's name (kintsugi plan "
+                      "machines) or YAML file");
+  command->add_flag("--accuracy", o->accuracy, "Print a table of errors instead of the rows");
+  command->add_option("--output", o->output, "Write to this file");
+  add_overwrite_option(*command, o->overwrite);
+  command->footer("Example:\n  kintsugi plan evaluate rows.csv --accuracy");
+  command->callback([o] { plan_evaluate(*o); });
 }
 
 }  // namespace kintsugi

@@ -1,18 +1,28 @@
-#include "cli/plan/schedule.h"
-
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <nlohmann/json.hpp>
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
 
+#include "cli/options.h"
+#include "cli/plan/commands.h"
 #include "core/error.h"
 #include "core/output_file.h"
+#include "core/table.h"
 #include "parallel/schedule.h"
 #include "parallel/schedule_diagram.h"
 #include "parallel/schedule_timing.h"
 
 namespace kintsugi {
 namespace {
+
+struct PlanScheduleOptions {
+  std::string schedule = "1f1b";
+  int stages = 0, micro_batches = 0, chunks = 1;
+  double backward_ratio = 2;
+  std::string svg = {};
+  bool as_json = false, overwrite = false;
+};
 
 // The unit is the forward of a whole stage, so that schedules with and without chunks compare.
 ActionTimes times_of(const PlanScheduleOptions& options) {
@@ -66,16 +76,10 @@ std::string json_text(const PlanScheduleOptions& options, const PipelineSchedule
                              {"makespan", timing.makespan},
                              {"bubble", timing.bubble},
                              {"ranks", ranks}};
-  return root.dump(2) + "\n";
+  return json_lines(root);
 }
 
-}  // namespace
-
 void plan_schedule(const PlanScheduleOptions& options) {
-  if (options.stages < 0 || options.micro_batches < 0)
-    user_error(
-        "a schedule needs {}; other tasks need --model (search layouts), --tune or --evaluate",
-        options.stages < 0 ? "--stages" : "--micro-batches");
   const OutputRule rule{.overwrite = options.overwrite};
   if (!options.svg.empty()) check_output_file("--svg", options.svg, rule);
   const PipelineSchedule schedule =
@@ -89,6 +93,33 @@ void plan_schedule(const PlanScheduleOptions& options) {
     fmt::print("{}", json_text(options, schedule, timing));
   else
     fmt::print("{}{}", draw_schedule(schedule, timing), summary(schedule, timing));
+}
+
+}  // namespace
+
+void add_plan_schedule(CLI::App& plan) {
+  const auto o = std::make_shared<PlanScheduleOptions>();
+  const CLI::Validator count = whole_number(between(1, INT32_MAX));
+  CLI::App* command = plan.add_subcommand("schedule", "Draw a pipeline schedule");
+  command->add_option("schedule", o->schedule, "gpipe, 1f1b (the default), interleaved or zb-h1");
+  command->add_option("--stages", o->stages, "Pipeline stages")->transform(count)->required();
+  command->add_option("--micro-batches", o->micro_batches, "Micro-batches per step")
+      ->transform(count)
+      ->required();
+  command->add_option("--chunks", o->chunks, "Model chunks per rank (interleaved: 2 or more)")
+      ->transform(whole_number(between(0, INT32_MAX)));
+  command
+      ->add_option("--backward-ratio", o->backward_ratio,
+                   "Backward time / forward time (default: 2)")
+      ->transform(real_number());
+  command->add_option("--svg", o->svg, "Also write the diagram to this file");
+  add_overwrite_option(*command, o->overwrite);
+  command->add_flag("--json", o->as_json, "Print JSON");
+  command->footer(
+      "The diagram assumes equal stages and messages that take no time.\n\nExamples:\n"
+      "  kintsugi plan schedule 1f1b --stages 4 --micro-batches 8 --svg 1f1b.svg\n"
+      "  kintsugi plan schedule interleaved --stages 4 --micro-batches 8 --chunks 2");
+  command->callback([o] { plan_schedule(*o); });
 }
 
 }  // namespace kintsugi

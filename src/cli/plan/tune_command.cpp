@@ -1,16 +1,21 @@
-#include "cli/plan/tune.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <map>
+#include <memory>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cli/backends.h"
+#include "cli/options.h"
+#include "cli/plan/commands.h"
+#include "cli/plan/search.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -34,25 +39,37 @@ namespace fs = std::filesystem;
 constexpr auto kTrialPollInterval = std::chrono::milliseconds(20);
 constexpr std::size_t kSameErrors = 5;  // this many first trials with the same error end the tuning
 
-OutputRule output_rule(const PlanTuneOptions& o) {
-  return {o.search.overwrite, {o.config, o.search.machine}};
-}
+struct PlanTuneOptions {
+  std::string config = {};                  // the run's YAML file
+  std::vector<std::string> overrides = {};  // --set
+  std::string machine = {}, gpus = {};
+  SearchLimits limits = {};
+  int trials = 30;
+  int steps = 6;
+  int at_once = 1;
+  std::string launch = {};  // empty: mpirun, or no launcher for one rank
+  std::string timeout = "5min";
+  double within = 2;
+  std::string log = {}, emit = {};
+  bool overwrite = false;
+};
+
+OutputRule output_rule(const PlanTuneOptions& o) { return {o.overwrite, {o.config, o.machine}}; }
 
 void check_options(const PlanTuneOptions& o) {
-  const PlanSearchOptions& s = o.search;
   if (!built_with_dlib()) PointSearch says_so({1}, {});
   if (is_stream(o.config))
-    user_error("--tune {}: give a regular file, because every trial reads it", o.config);
-  if (s.machine.empty())
-    user_error("--tune needs --machine: the planner uses it to choose the layouts to try");
-  if (s.gpus.empty()) user_error("--tune needs --gpus: the number of ranks of a trial");
-  if (!s.emit.empty()) check_output_file("--emit", s.emit, output_rule(o));
+    user_error("{}: give a regular file, because every trial reads it", o.config);
+  if (o.machine.empty())
+    user_error("kintsugi plan tune needs --machine: the planner uses it to choose the layouts");
+  if (o.gpus.empty()) user_error("kintsugi plan tune needs --gpus: the number of ranks of a trial");
+  if (!o.emit.empty()) check_output_file("--emit", o.emit, output_rule(o));
   if (!o.log.empty()) {  // an older log is continued
     OutputRule rule = output_rule(o);
     rule.overwrite = true;
     check_output_file("--log", o.log, rule);
   }
-  refuse_same_output("--emit", s.emit, "--log", o.log);
+  refuse_same_output("--emit", o.emit, "--log", o.log);
 }
 
 bool offloads_something(const OffloadConfig& offload) {
@@ -170,13 +187,13 @@ void emit(const PlanTuneOptions& o, const Trial& best) {
       "# {} with the best layout found by tuning on {} ranks: {:.0f} tokens/s measured.\n{}\n",
       o.config, best.layout.ranks(), best.result.tokens_per_s, YAML::Dump(document.root()));
   OutputRule rule = output_rule(o);
-  rule.is_private = has_secrets(parse_run_config(yaml, o.search.emit));
-  write_output_file("--emit", o.search.emit, rule, yaml);
+  rule.is_private = has_secrets(parse_run_config(yaml, o.emit));
+  write_output_file("--emit", o.emit, rule, yaml);
 }
 
 std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig& config,
                                       const PlanJob& job, const Machine& machine, int gpus) {
-  SearchLimits limits = o.search.limits;
+  SearchLimits limits = o.limits;
   limits.gpus = gpus;
   TrialRange range{.slower = o.within};
   // The memory model does not include offload.
@@ -196,20 +213,17 @@ std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig&
   return candidates;
 }
 
-}  // namespace
-
 void plan_tune(const PlanTuneOptions& o) {
   check_options(o);
   const double timeout_s = parse_duration_s(o.timeout);
   const RunConfig config = load_run_config(o.config, o.overrides);
   if (!config.stages.empty())
-    user_error("--tune {}: it has stages: give a configuration of one of them", o.config);
-  const Machine machine = load_machine(o.search.machine);
-  const auto gpus = static_cast<int>(
-      std::min<std::int64_t>(count_of("--gpus", o.search.gpus), machine.gpus() + 1));
+    user_error("{}: it has stages: give a configuration of one of them", o.config);
+  const Machine machine = load_machine(o.machine);
+  const auto gpus =
+      static_cast<int>(std::min<std::int64_t>(count_of("--gpus", o.gpus), machine.gpus() + 1));
   if (gpus > machine.gpus())
-    user_error("--gpus {}: {} has {}", o.search.gpus, machine.name,
-               format_number(machine.gpus(), "GPU"));
+    user_error("--gpus {}: {} has {}", o.gpus, machine.name, format_number(machine.gpus(), "GPU"));
   if (const std::string why = why_undriven(machine);
       !why.empty() && config.device != DeviceChoice::Cpu)
     log_warning("{}; trials on CPU cores do not tell which layout is best there", why);
@@ -238,8 +252,54 @@ void plan_tune(const PlanTuneOptions& o) {
     failure("none of {} trials succeeded{}: the logs are in {}", tuning.trials().size(),
             tuning.trials().empty() ? "" : " (" + tuning.trials().back().result.failure + ")",
             directory.string());
-  if (!o.search.emit.empty()) emit(o, *best);
+  if (!o.emit.empty()) emit(o, *best);
   fmt::print("{}", tuning_table(tuning.trials()));
+}
+
+}  // namespace
+
+void add_plan_tune(CLI::App& plan) {
+  const auto o = std::make_shared<PlanTuneOptions>();
+  CLI::App* command =
+      plan.add_subcommand("tune", "Measure layouts of a configuration in short real runs");
+  command->add_option("config", o->config, "Configuration of the run: a YAML file")->required();
+  command->add_option("--machine", o->machine,
+                      "A machine's name (kintsugi plan machines) or YAML file");
+  command->add_option("--gpus", o->gpus, "Number of ranks of a trial");
+  add_search_limits(*command, o->limits);
+  command->add_option("--trials", o->trials, "Number of trials, including those in --log")
+      ->transform(whole_number(between(1, 100000)))
+      ->capture_default_str();
+  command->add_option("--steps", o->steps, "Steps per trial; the first two are warm-up")
+      ->transform(whole_number(between(3, 1000000)))
+      ->capture_default_str();
+  command->add_option("--at-once", o->at_once, "Trials to run at the same time")
+      ->transform(whole_number(between(1, 1000)))
+      ->capture_default_str();
+  command->add_option("--launch", o->launch,
+                      "Launch command; {ranks} and {trial} are replaced (default: mpirun -np "
+                      "{ranks})");
+  command->add_option("--trial-timeout", o->timeout, "Time limit of a trial")
+      ->type_name("TIME")
+      ->transform(duration(above(0)))
+      ->capture_default_str();
+  command
+      ->add_option("--within", o->within,
+                   "Try layouts predicted to be at most this factor slower than the best")
+      ->transform(real_number(between(1, 1e9)))
+      ->capture_default_str();
+  command->add_option("--log", o->log,
+                      "Append all trials to this CSV file; layouts already in it are not repeated");
+  command->add_option("--emit", o->emit, "Write the configuration with the best layout");
+  add_overwrite_option(*command, o->overwrite);
+  command->add_option("--set", o->overrides, "Override a value of the configuration (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command->footer(
+      "Example:\n"
+      "  kintsugi plan tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}' \\\n"
+      "                     --log trials.csv --emit best.yaml");
+  command->callback([o] { plan_tune(*o); });
 }
 
 }  // namespace kintsugi
