@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/table.h"
-#include "report/documents/cells.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {
