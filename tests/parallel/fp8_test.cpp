@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/errors.h"
 #include "support/parallel_run.h"
 
 namespace kintsugi {
@@ -177,6 +178,11 @@ TEST(Fp8Training, FilterSelectsSites) {
   config.fp8.bf16_layers = {.first = 1, .last = 2};
   EXPECT_EQ(fp8_sites(model_spec(config)),
             (std::vector<std::string>{"layers.1.attention.out", "layers.1.mlp.up"}));
+  check_fp8(config);
+  config.fp8.filter = {"head", "retention.out"};
+  EXPECT_EQ(user_error_of([&] { check_fp8(config); }),
+            "train.fp8.filter has no site 'retention.out' (did you mean 'attention.out'?); the "
+            "sites are head, attention.qkv, attention.out, mlp.up, mlp.down");
 }
 
 // The fp8 weights take the place of those in bf16. Sequences whose length is no multiple of 16 are
