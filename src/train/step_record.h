@@ -6,9 +6,15 @@
 #include <vector>
 
 #include "energy/energy_totals.h"
-#include "train/stragglers.h"
 
 namespace kintsugi {
+
+// The slowest rank of a job.
+struct Straggler {
+  int rank = 0;
+  std::string node = {};
+  double ratio = 1;  // its time divided by the median of all ranks
+};
 
 // The metrics of one step.
 struct StepRecord {

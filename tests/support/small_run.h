@@ -5,7 +5,10 @@
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
+#include "core/file.h"
 #include "support/temporary_directory.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/health.h"
 #include "train/trainer.h"
 
 namespace kintsugi {

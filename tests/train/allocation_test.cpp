@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "data/sampling/batch_loader.h"
 #include "support/small_run.h"
 
 extern "C" void* __libc_malloc(std::size_t bytes);

@@ -19,7 +19,7 @@
 #include "support/paths.h"
 #include "support/sanitizers.h"
 #include "support/small_run.h"
-#include "train/save_interval.h"
+#include "train/trainer/save_policy.h"
 
 namespace kintsugi {
 namespace {

@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "core/file.h"
 #include "support/small_run.h"
+#include "train/engine_options.h"
 
 namespace kintsugi {
 namespace {

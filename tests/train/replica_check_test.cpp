@@ -1,5 +1,5 @@
 // A flipped bit in one copy of the weights is found, with its rank and its parameter.
-#include "train/replica_check.h"
+#include "train/trainer/rank_checks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "data/sampling/batch_loader.h"
 #include "support/captured_log.h"
 #include "support/errors.h"
 #include "support/small_run.h"

@@ -1,4 +1,4 @@
-#include "train/stragglers.h"
+#include "train/trainer/rank_checks.h"
 
 #include <gtest/gtest.h>
 

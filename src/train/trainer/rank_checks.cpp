@@ -1,4 +1,4 @@
-#include "train/replica_check.h"
+#include "train/trainer/rank_checks.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,10 +11,13 @@
 #include "comm/exchange.h"
 #include "comm/launch_environment.h"
 #include "core/hash.h"
+#include "core/log.h"
+#include "core/statistics.h"
 
 namespace kintsugi {
 namespace {
 
+constexpr double kStragglerCost = 0.05;                        // of a step; less is not reported
 constexpr std::int64_t kHashedBytes = std::int64_t{64} << 20;  // copied at a time
 
 // The hash of the elements of a parameter that are stored on this rank.
@@ -143,6 +146,55 @@ std::string differing_replicas(Engine& engine) {
       return describe_difference(engine, copies, hashes);
   }
   return "";
+}
+
+Straggler slowest_rank(const std::vector<double>& seconds) {
+  if (seconds.empty()) return {};
+  const auto slowest = std::max_element(seconds.begin(), seconds.end());
+  const double middle = median(seconds);
+  return {.rank = static_cast<int>(slowest - seconds.begin()),
+          .ratio = middle > 0 ? *slowest / middle : 1.0};
+}
+
+void RankChecks::note_step() {
+  compute_s_ += run_.record.step_time_s - run_.record.comm_wait_s.value_or(0);
+  ++compute_steps_;
+}
+
+// The mean of the times in which each rank computed, since the last call.
+void RankChecks::find_straggler(double step_s) {
+  if (run_.groups.ranks() == 1 || !run_.due(10 * run_.config.train.log_every)) return;
+  const double own = compute_s_ / static_cast<double>(std::max<std::int64_t>(compute_steps_, 1));
+  compute_s_ = 0;
+  compute_steps_ = 0;
+  std::vector<double> all(static_cast<std::size_t>(run_.groups.ranks()));
+  double mine = own;
+  run_.host().wait(run_.host().all_gather(Tensor(all.data(), DType::F64, {run_.groups.ranks()}),
+                                          Tensor(&mine, DType::F64, {1})));
+  if (run_.is_first()) run_.log->files().write_ranks(run_.state.step, all);
+  Straggler slowest = slowest_rank(all);
+  slowest.node = text_of(run_.host(), slowest.rank, node_name());
+  run_.record.straggler = slowest;
+  const double slowest_s = all[static_cast<std::size_t>(slowest.rank)];
+  // In very short steps the ratio is noise.
+  const bool costs_time = slowest_s - slowest_s / slowest.ratio > kStragglerCost * step_s;
+  if (run_.is_first() && slowest.ratio >= kStragglerRatio && costs_time)
+    log_warning(
+        "rank {} on node {} is slow: it computes for {:.3g} s per step, {:.2f} times the median of "
+        "all ranks",
+        slowest.rank, slowest.node, slowest_s, slowest.ratio);
+}
+
+void RankChecks::check_replicas(bool saves) {
+  const std::int64_t every = run_.config.train.verify_replicas_every;
+  if (every == 0 || run_.groups.ranks() == 1 || !(run_.due(every) || saves)) return;
+  const std::string difference = differing_replicas(*run_.engine);
+  if (difference.empty()) return;
+  throw SharedFailure(fmt::format(
+      "after step {} {}: nothing is saved from now on; run again to continue from {}, without "
+      "these nodes if it happens again",
+      run_.state.step, difference,
+      run_.checkpoints.last.empty() ? "the start" : run_.checkpoints.last));
 }
 
 }  // namespace kintsugi
