@@ -336,7 +336,8 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
       begin += Steady::now() - round;
       continue;
     }
-    given = given_up(state, seconds_since(begin));
+    if (!session_is_over(leader))  // a launcher that dies takes rank 0 with it
+      given = given_up(state, seconds_since(begin));
   }
   if (given) attempt.noticed_s = unix_time();
   const bool forced = !session_is_over(leader);

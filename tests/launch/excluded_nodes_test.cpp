@@ -82,12 +82,15 @@ exec "$@")sh",
     const std::string file = directory_.write("bin/" + name, "#!/bin/bash\n" + commands + "\n");
     fs::permissions(file, fs::perms::owner_all);
   }
-  JobDescription job(int steps) {
+  JobDescription job(int steps, int save_every = 20) {
     const fs::path config = run_ / "launch/config.yaml";
-    std::ofstream(config) << small_config(
+    std::string text = small_config(
         corpus_, run_.string(),
-        fmt::format("steps: {}, checkpoint_every: 20, eval_every: 0, max_failed_saves: 1", steps),
+        fmt::format("steps: {}, checkpoint_every: {}, eval_every: 0, max_failed_saves: 1", steps,
+                    save_every),
         "device: cpu\nthreads: 1\nlayout: {zero: 1}\ncomm: {silence_s: 3, timeout_s: 4}\n");
+    const std::string batch = "global: 6, micro: 2";  // longer steps
+    std::ofstream(config) << text.replace(text.find(batch), batch.size(), "global: 60, micro: 1");
     return {.run_dir = run_.string(),
             .config = config.string(),
             .program = kintsugi_binary(),
@@ -110,13 +113,19 @@ exec "$@")sh",
     }
     return 0;
   }
-  // Supervises a run, disturbs this rank once there is a checkpoint, and waits for its end.
+  std::size_t steps_done() const {
+    std::ifstream file(run_ / "metrics.jsonl");
+    std::size_t lines = 0;
+    for (std::string line; std::getline(file, line);) ++lines;
+    return lines;
+  }
+  // Supervises a run, disturbs this rank between its two saves, and waits for its end.
   void disturb(int rank, const std::function<void(pid_t process)>& fault) {
-    const JobDescription description = job(300);
-    std::future<int> code =
-        std::async(std::launch::async, [&] { return Supervisor(description).run(); });
-    for (int i = 0; i < 12000 && list_checkpoints(run_ / "checkpoints").size() < 2; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const JobDescription description = job(200, 100);
+    std::future<int> code = std::async(
+        std::launch::async, [&] { return Supervisor(description, {.stall_s = 100}).run(); });
+    while (list_checkpoints(run_ / "checkpoints").empty() || steps_done() < 110)
+      if (code.wait_for(std::chrono::milliseconds(5)) == std::future_status::ready) break;
     const pid_t process = process_of(rank);
     if (process > 0) fault(process);
     EXPECT_GT(process, 0);
@@ -170,26 +179,40 @@ TEST_P(ExcludedNodesOfRank, AStoppedRank) {
   expect_excluded(GetParam(), "silent", "hung");
 }
 
-// Its main thread makes no more calls, as if it computed forever; its other threads go on and give
-// signs of life. The other rank waits, and is not at fault.
+// Stops the main thread of a process while it computes; its other threads go on and give signs of
+// life. Returns false if that is not possible here.
+bool stop_main_thread(pid_t process) {
+  if (ptrace(PTRACE_SEIZE, process, 0, 0) != 0) return false;
+  for (int i = 0; i < 3000; ++i) {
+    int status = 0;
+    if (ptrace(PTRACE_INTERRUPT, process, 0, 0) != 0 ||
+        waitpid(process, &status, __WALL) != process || !WIFSTOPPED(status))
+      return false;
+    // -1: it is in no system call, so it does not wait for another rank.
+    if (content_of(fmt::format("/proc/{}/syscall", process)).starts_with("-1")) return true;
+    ptrace(PTRACE_CONT, process, 0, 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  }
+  return false;
+}
+
+// It makes no more calls. The other rank waits, and is not at fault.
 TEST_P(ExcludedNodesOfRank, ARankThatComputesForever) {
   std::thread tracer;
   bool stopped = false;
-  std::promise<void> done;
   disturb(GetParam(), [&](pid_t process) {
+    std::promise<void> done;
     tracer = std::thread([&, process] {
-      stopped =
-          ptrace(PTRACE_SEIZE, process, 0, 0) == 0 && ptrace(PTRACE_INTERRUPT, process, 0, 0) == 0;
+      stopped = stop_main_thread(process);
       done.set_value();
       if (!stopped) kill(process, SIGKILL);
-      int status = 0;
-      while (stopped && waitpid(process, &status, __WALL) == process && !WIFEXITED(status) &&
-             !WIFSIGNALED(status)) {
+      int status = 0;  // only this process can wait for it
+      while (waitpid(process, &status, __WALL) == process && WIFSTOPPED(status)) {
       }
     });
     done.get_future().wait();
   });
-  tracer.join();
+  if (tracer.joinable()) tracer.join();
   if (!stopped) GTEST_SKIP() << "a thread of another process cannot be stopped here";
   expect_excluded(GetParam(), "stuck", "hung");
 }
