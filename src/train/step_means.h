@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "train/run_log.h"
+#include "train/records/run_log.h"
 
 namespace kintsugi {
 

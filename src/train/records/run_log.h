@@ -8,9 +8,9 @@
 #include <set>
 #include <string>
 
-#include "train/goodput_log.h"
+#include "train/records/goodput_log.h"
 #include "train/records/run_events.h"
-#include "train/run_sinks.h"
+#include "train/records/run_sinks.h"
 #include "train/step_record.h"
 
 namespace kintsugi {
