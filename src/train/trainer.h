@@ -9,9 +9,9 @@
 #include "comm/grid.h"
 #include "train/config/config.h"
 #include "train/job_energy.h"
+#include "train/records/run_log.h"
 #include "train/run_data.h"
 #include "train/run_lock.h"
-#include "train/run_log.h"
 #include "train/startup.h"
 #include "train/step_profile.h"
 

@@ -17,8 +17,8 @@
 #include "support/small_run.h"
 #include "train/records/notifier.h"
 #include "train/records/run_events.h"
+#include "train/records/run_log.h"
 #include "train/records/stall_watch.h"
-#include "train/run_log.h"
 
 namespace kintsugi {
 namespace {

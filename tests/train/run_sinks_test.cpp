@@ -14,7 +14,7 @@
 #include "support/prometheus_parser.h"
 #include "support/rank_trainers.h"
 #include "support/small_run.h"
-#include "train/run_log.h"
+#include "train/records/run_log.h"
 #include "train/step_metrics.h"
 
 namespace kintsugi {

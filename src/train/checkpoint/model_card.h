@@ -5,8 +5,8 @@
 #include "data/tokenizers/tokenizer.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/config.h"
+#include "train/records/run_log.h"
 #include "train/run_data.h"
-#include "train/run_log.h"
 
 namespace kintsugi {
 

@@ -1,4 +1,4 @@
-#include "report/tensorboard.h"
+#include "train/records/tensorboard.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

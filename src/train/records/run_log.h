@@ -9,9 +9,9 @@
 #include <string>
 
 #include "comm/rank_failure.h"
-#include "train/goodput_log.h"
+#include "train/records/goodput_log.h"
 #include "train/records/run_events.h"
-#include "train/run_sinks.h"
+#include "train/records/run_sinks.h"
 #include "train/step_record.h"
 
 namespace kintsugi {

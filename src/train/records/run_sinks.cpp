@@ -1,4 +1,4 @@
-#include "train/run_sinks.h"
+#include "train/records/run_sinks.h"
 
 #include <algorithm>
 #include <cmath>

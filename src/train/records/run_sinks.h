@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "report/prometheus.h"
-#include "report/tensorboard.h"
-#include "train/goodput_log.h"
+#include "train/records/goodput_log.h"
+#include "train/records/tensorboard.h"
 #include "train/step_record.h"
 
 namespace kintsugi {

@@ -1,4 +1,4 @@
-#include "train/run_log.h"
+#include "train/records/run_log.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "train/goodput_log.h"
+#include "train/records/goodput_log.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
