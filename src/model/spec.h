@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/config.h"
@@ -125,7 +126,7 @@ std::shared_ptr<Sublayer> make_sublayer(const MlpSpec& spec);
 class SublayerSpec {
  public:
   template <class Kind>
-  SublayerSpec(Kind kind)  // NOLINT(google-explicit-constructor)
+  SublayerSpec(Kind kind)  // implicit: families assign the spec of a kind
       : kind_(std::move(kind)),
         linears_([](std::any& any) { return linears_of(*std::any_cast<Kind>(&any)); }),
         make_([](const std::any& any) { return make_sublayer(*std::any_cast<Kind>(&any)); }) {}

@@ -153,10 +153,10 @@ class Stage {
   // Computes the losses from that output, times MicroBatch::weights, and adds their sum to
   // loss_sum (1). If MicroBatch::gradient_scale is not 0, also computes the gradients of
   // gradient_scale * (loss + z-loss): of `output` into `gradient` (rows, hidden), and of the head's
-  // parameters. With StageOptions::z_loss, loss_sum is
-  // (2), and a training forward adds the sum of log^2 Z to its second element. If the batch is
-  // scored_only, StageScratch::smallest_losses() is computed too. If the batch has preference
-  // pairs, the loss is theirs, and loss_sum is (4): the totals of Backend::preference_loss.
+  // parameters. With StageOptions::z_loss, loss_sum is (2), and a training forward adds the sum of
+  // log^2 Z to its second element. If the batch is scored_only, StageScratch::smallest_losses() is
+  // computed too. If the batch has preference pairs, the loss is theirs, and loss_sum is (4): the
+  // totals of Backend::preference_loss.
   void loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor loss_sum);
   // `gradient` is that of the output on entry and of the input on return, if a layer before the
   // stage is trained.
