@@ -98,8 +98,7 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
 
 struct Outcome {
   std::vector<double> losses, norms;  // by step
-  std::vector<double> z_losses = {};  // by step
-  std::vector<double> rewards = {};   // three by step, with preference pairs
+  std::vector<double> scalars = {};   // those of Engine::scalars(), by step
   std::vector<bool> outliers = {};    // by step
   std::vector<double> weights;        // in the numbering of the whole model
 };
