@@ -144,7 +144,7 @@ void ProgressReport::begin_steps() {
   double later = 0;
   for (std::size_t i = static_cast<std::size_t>(run_.config.stage) + 1;
        i < run_.config.stages.size(); ++i) {
-    const RunConfig& stage = run_.config.stages[i];
+    const StageConfig& stage = run_.config.stages[i];
     later += stage.total_tokens() *
              training_flops_per_token(stage.model, stage.data.sequence_length).causal();
   }
