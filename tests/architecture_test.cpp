@@ -249,6 +249,50 @@ TEST(Architecture, NoCodeReadsMessages) {
     EXPECT_TRUE(read_messages(good).empty()) << good.front();
 }
 
+// The data members of each class, by its name: names that end in "_", declared at its own depth.
+std::map<std::string, int> members_of_classes(const SourceFile& file) {
+  static const std::regex opens("^( *)class (\\w+)(?: final)?(?: : [^;]*)? \\{.*");
+  static const std::regex comment("//.*"), arguments("<[^<>]*>"), name("[a-z]\\w*_(?=[ ;,={\\[])");
+  std::map<std::string, int> members;
+  std::vector<std::pair<std::string, std::size_t>> open;  // the innermost last; its indentation
+  std::smatch match;
+  for (const std::string& line : file.lines) {
+    if (std::regex_match(line, match, opens))
+      open.emplace_back(match[2].str(), match[1].str().size());
+    if (open.empty()) continue;
+    const auto& [inside, indent] = open.back();
+    if (line == std::string(indent, ' ') + "};") {
+      open.pop_back();
+      continue;
+    }
+    if (line.find_first_not_of(' ') != indent + 2) continue;
+    std::string text = std::regex_replace(line, comment, "");
+    for (std::string shorter; (shorter = std::regex_replace(text, arguments, "")) != text;)
+      text = shorter;
+    // Behind a parenthesis there is a function, or the value of a member.
+    text = text.substr(0, text.find('('));
+    members[inside] +=
+        static_cast<int>(std::distance(std::sregex_iterator(text.begin(), text.end(), name), {}));
+  }
+  return members;
+}
+
+// A class with more of them is several classes. Those that are listed may only become smaller.
+TEST(Architecture, ClassesHaveFewMembers) {
+  const std::map<std::string, int> larger = {{"StepSeries", 34}, {"Sharding", 28}};
+  std::map<std::string, int> found;
+  for (const SourceFile& file : source_files())
+    for (const auto& [name, members] : members_of_classes(file)) {
+      const auto listed = larger.find(name);
+      const int most = listed == larger.end() ? 25 : listed->second;
+      EXPECT_LE(members, most) << name << " in src/" << file.name << ": split it";
+      found[name] = std::max(found[name], members);
+    }
+  EXPECT_EQ(found["RunHealth"], 4) << "the count is wrong";
+  for (const auto& [name, members] : larger)
+    EXPECT_GT(found[name], 25) << name << " need not be listed any more";
+}
+
 TEST(Architecture, FilesHaveOneSubject) {
   for (const SourceFile& file : source_files())
     if (file.name.ends_with(".h") || file.name.ends_with(".cpp")) {

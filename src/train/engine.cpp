@@ -8,9 +8,21 @@
 #include "core/error.h"
 #include "model/families/family.h"
 #include "model/fp8.h"
+#include "model/objective_scalars.h"
 
 namespace kintsugi {
 namespace {
+
+constexpr std::size_t kMostScalars = 64;  // that a step may sum
+
+// A sum that layers declare (Declaration::sum), per target.
+DeclaredScalar layer_scalar(std::string_view name) {
+  const std::string text(name);
+  return {.names = {.json = text,
+                    .tag = "train/" + text,
+                    .prometheus = {.name = "kintsugi_" + text},
+                    .help = "What layers add to " + text + " in the last step, per target."}};
+}
 
 const EngineOptions& checked(const EngineOptions& options, const Groups& groups) {
   KINTSUGI_CHECK(!options.preference || options.z_loss == 0, "preference pairs with a z-loss");
@@ -80,19 +92,22 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                stage_options(options)),
       pipeline_(backend, arena_, scratch_, chunks_, pipeline_shape(options), groups[GroupKind::Pp],
                 &sharding_),
-      optimizer_(backend, arena_, sharding_, options.optimizer, options.offload) {
+      optimizer_(backend, arena_, sharding_, options.optimizer, options.offload),
+      scalars_(objective_scalars(options.z_loss, options.preference.has_value())) {
   const int slots = options.layout.pp == 1 ? 1 : options.micro_batches();
   for (int i = 0; i < slots; ++i) batches_.push_back(allocate_batch());
   const std::int64_t tokens = scratch_.size().tokens();
   if (context_shard_.ranks > 1) {
     token_rows_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
-    staging_.reserve(static_cast<std::size_t>(tokens));
-    first_keys_.reserve(static_cast<std::size_t>(tokens * context_shard_.ranks));
+    staging_.tokens.reserve(static_cast<std::size_t>(tokens));
+    staging_.first_keys.reserve(static_cast<std::size_t>(tokens * context_shard_.ranks));
   }
-  loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision),
-                              {options.preference   ? 4
-                               : options.z_loss > 0 ? 2
-                                                    : 1});
+  loss_sums_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision),
+                               {static_cast<std::int64_t>(scalars_.sums())});
+  for (const std::string_view name : scratch_.context().sums.names)
+    scalars_.add(layer_scalar(name));
+  KINTSUGI_CHECK(scalars_.sums() <= kMostScalars, "a step sums {} scalars", scalars_.sums());
+  host_sums_.resize(scalars_.sums());
   if (options.model.fp8.on())
     fp8_statistics_ = arena_.allocate(
         Region::Workspace, "fp8 statistics", DType::F32,
@@ -191,26 +206,28 @@ std::vector<double> to_doubles(Backend& backend, const Tensor& x) {
   return values;
 }
 
-// Reads up to four scalars with one copy to the host.
-std::array<double, 4> read_scalars(Backend& backend, const Tensor& x) {
-  std::array<double, 4> values = {};
+// Reads scalars with one copy to the host.
+void read_scalars(Backend& backend, const Tensor& x, std::span<double> values) {
   visit_float(x.dtype(), [&]<class T>() {
-    std::array<T, 4> stored = {};
+    std::array<T, kMostScalars> stored = {};
     backend.download(stored.data(), x);
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<double>(static_cast<Accumulator<T>>(stored[i]));
   });
-  return values;
+}
+
+double read_scalar(Backend& backend, const Tensor& x) {
+  double value = 0;
+  read_scalars(backend, x, std::span(&value, 1));
+  return value;
 }
 
 }  // namespace
 
-double Engine::summed_over_ranks(double value) {
-  all_reduced_[0] = value;
-  const Tensor host(all_reduced_.data(), DType::F64, {1});
+void Engine::sum_over_ranks(std::span<double> values) {
   Communicator& world = (*groups_)[GroupKind::World];
-  world.wait(world.all_reduce(host));
-  return all_reduced_[0];
+  world.wait(world.all_reduce(
+      Tensor(values.data(), DType::F64, {static_cast<std::int64_t>(values.size())})));
 }
 
 // The keys of dropout differ between micro-batches.
@@ -260,10 +277,10 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
         derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
     return micro;
   };
-  backend_->fill(loss_sum_, 0.0);
+  backend_->fill(loss_sums_, 0.0);
   if (const Tensor sums = scratch_.context().sums.values) backend_->fill(sums, 0.0);
   if (settings.fp8_statistics) backend_->fill(fp8_statistics_, 0.0);
-  pipeline_.run({.micro_batches = micro_batches, .loss_sum = loss_sum_},
+  pipeline_.run({.micro_batches = micro_batches, .loss_sum = loss_sums_},
                 std::cref(load));  // by reference: a copy would allocate memory
   {
     const Phase phase(*backend_, [] { return "sum gradients"; });
@@ -283,7 +300,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
 
 void Engine::sum_losses_on_device() {
   backend_->fill(loss_total_, 0.0);
-  if (counts_sums()) backend_->add(loss_total_, loss_sum_.rows(0, 1));
+  if (counts_sums()) backend_->add(loss_total_, loss_sums_.rows(0, 1));
   // The ranks of one copy of the model, then the copies.
   for (const GroupKind kind : {GroupKind::Copy, GroupKind::Replica})
     if (Communicator& group = (*groups_)[kind]; group.size() > 1)
@@ -291,50 +308,41 @@ void Engine::sum_losses_on_device() {
 }
 
 StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
-  settings.targets = summed_over_ranks(targets_of(batch));
+  settings.targets = targets_of(batch);
+  sum_over_ranks(std::span(&settings.targets, 1));
   begin_step(batch, settings);
   const LocalStepResult local = finish_step();
+  sum_over_ranks(local.sums);
   const double targets = loss_divisor(settings.targets);
-  StepResult result{.loss = summed_over_ranks(local.sums.loss) / targets,
-                    .gradient_norm = local.gradient_norm,
-                    .outlier = local.outlier};
-  for (const NamedSum& own : local.layer_sums)
-    result.layer_sums.push_back({own.name, summed_over_ranks(own.value)});
-  if (options_.z_loss > 0)
-    result.z_loss = options_.z_loss * summed_over_ranks(local.sums.z) / targets;
-  if (options_.preference) {
-    const Rewards& own = local.sums.rewards;
-    result.rewards = Rewards{summed_over_ranks(own.chosen), summed_over_ranks(own.rejected),
-                             summed_over_ranks(own.accuracy)}
-                         .divided_by(targets);
-  }
-  return result;
+  return {.loss = local.sums.front() / targets,
+          .gradient_norm = local.gradient_norm,
+          .outlier = local.outlier,
+          .scalars = scalars_.values(local.sums, targets)};
 }
 
 LossSums Engine::read_loss_sums() {
-  if (!counts_sums()) return {};
-  const std::array<double, 4> sums = read_scalars(*backend_, loss_sum_);
-  if (options_.preference) return {.loss = sums[0], .rewards = {sums[1], sums[2], sums[3]}};
-  return {.loss = sums[0], .z = sums[1]};
+  std::fill(host_sums_.begin(), host_sums_.end(), 0.0);
+  const auto of_losses = static_cast<std::size_t>(loss_sums_.elements());
+  if (counts_sums())
+    read_scalars(*backend_, loss_sums_, std::span(host_sums_).first(of_losses));
+  return host_sums_;
 }
 
 LocalStepResult Engine::finish_step() {
   const LossSums sums = read_loss_sums();
-  const double squared_norm = read_scalars(*backend_, optimizer_.squared_norm())[0];
+  if (const Tensor of_layers = scratch_.context().sums.values)
+    read_scalars(*backend_, of_layers,
+                 sums.last(static_cast<std::size_t>(of_layers.elements())));
+  const double squared_norm = read_scalar(*backend_, optimizer_.squared_norm());
   LocalStepResult result{.sums = sums, .gradient_norm = std::sqrt(squared_norm) * unscale_};
-  if (const LayerSums& layers = scratch_.context().sums; layers.values) {
-    const std::vector<double> values = to_doubles(*backend_, layers.values);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      result.layer_sums.push_back({layers.names[i], values[i]});
-  }
   if (limited_ && std::isfinite(result.gradient_norm))
-    result.outlier = !std::isfinite(read_scalars(*backend_, optimizer_.scale())[0]);
+    result.outlier = !std::isfinite(read_scalar(*backend_, optimizer_.scale()));
   return result;
 }
 
 LossSums Engine::evaluate(const TokenBatch& batch) {
-  backend_->fill(loss_sum_, 0.0);
-  pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
+  backend_->fill(loss_sums_, 0.0);
+  pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sums_},
                      [&](int number) { return upload(batch, number); });
   return read_loss_sums();
 }
@@ -366,9 +374,9 @@ LossSums Engine::classify(const TokenBatch& batch, const UseLogits& use) {
       use(token, std::span(all).subspan(local * stride, labels));
     });
   };
-  backend_->fill(loss_sum_, 0.0);
+  backend_->fill(loss_sums_, 0.0);
   pipeline_.evaluate(
-      {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
+      {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sums_},
       [&](int number) { return upload(batch, number); }, use_logits);
   return read_loss_sums();
 }
@@ -386,8 +394,8 @@ void Engine::evaluate_plain(const TokenBatch& batch, bool predicts,
     return micro;
   };
   if (shorter) upload_positions(shard, micro_sequences(length));
-  backend_->fill(loss_sum_, 0.0);
-  pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_}, load, use);
+  backend_->fill(loss_sums_, 0.0);
+  pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sums_}, load, use);
   if (shorter) upload_positions(context_shard_, scratch_.size().sequences);
 }
 

@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "comm/grid.h"
+#include "core/step_scalars.h"
 #include "model/context_shard.h"
 #include "model/initialize.h"
 #include "optim/optimizer.h"
@@ -84,43 +85,23 @@ struct StepSettings {
 // What a sum of losses is divided by. Without any target, the sum is 0 too.
 inline double loss_divisor(double targets) { return targets > 0 ? targets : 1.0; }
 
-// Sums over preference pairs, or their means: rewards, and the pairs whose preferred sequence has
-// the larger one.
-struct Rewards {
-  double chosen = 0, rejected = 0, accuracy = 0;
-  Rewards divided_by(double pairs) const {
-    return {chosen / pairs, rejected / pairs, accuracy / pairs};
-  }
-};
-
-// Sums of a forward, whose sums over all ranks are those of the batches of all data ranks.
-struct LossSums {
-  double loss = 0;       // of tokens (times their weights) or of preference pairs
-  double z = 0;          // log^2 Z; only with EngineOptions::z_loss
-  Rewards rewards = {};  // only with EngineOptions::preference
-};
-
-// A sum over a step that layers declare (Declaration::sum).
-struct NamedSum {
-  std::string_view name;
-  double value = 0;
-};
+// Sums of a forward, in the order of Engine::scalars(): first that of the losses of tokens (times
+// their weights) or of preference pairs. Their sums over all ranks are those of the batches of all
+// data ranks. Valid until the next forward of the engine.
+using LossSums = std::span<double>;
 
 // The result of a step on one rank, before the all-reduce of the loss.
 struct LocalStepResult {
   LossSums sums = {};
-  std::vector<NamedSum> layer_sums = {};  // the same names on all ranks, in the same order
   double gradient_norm = 0;  // global, before clipping; not finite: the step was skipped
   bool outlier = false;      // skipped because it was above StepSettings::limits
 };
 // The result over all ranks.
 struct StepResult {
-  double loss = 0;           // mean of tokens with a loss (weighted) or of pairs; 0: there is none
-  double z_loss = 0;         // coefficient * mean of log^2 Z, which `loss` does not include
-  double gradient_norm = 0;  // before clipping; not finite: the step was skipped
-  bool outlier = false;      // skipped because it was above StepSettings::limits
-  Rewards rewards = {};      // means; only with EngineOptions::preference
-  std::vector<NamedSum> layer_sums = {};
+  double loss = 0;            // mean of tokens with a loss (weighted) or of pairs; 0: there is none
+  double gradient_norm = 0;   // before clipping; not finite: the step was skipped
+  bool outlier = false;       // skipped because it was above StepSettings::limits
+  ScalarValues scalars = {};  // those of Engine::scalars()
 };
 
 // One rank's shard of the model with its memory and its optimizer on one device. Runs training
@@ -177,6 +158,7 @@ class Engine {
   // The sequences of this length in a micro-batch: as many as have the tokens of a full one.
   std::int64_t micro_sequences(std::int64_t length) const;
 
+  const StepScalars& scalars() const { return scalars_; }  // what a forward sums
   const Arena& arena() const { return arena_; }
   const EngineOptions& options() const { return options_; }
   const Groups& groups() const { return *groups_; }
@@ -208,16 +190,16 @@ class Engine {
   BatchSlot allocate_batch();
   void upload_constants();
   void upload_positions(const ContextShard& shard, std::int64_t sequences);  // without documents
-  double summed_over_ranks(double value);
+  void sum_over_ranks(std::span<double> values);
   // Whether this rank's token losses count: every rank of a tensor group has the same ones.
   bool counts_losses() const { return groups_->coordinates.tp == 0 && pipeline_.is_last(); }
-  // The same for loss_sum_: every context rank has the same pairs.
+  // The same for loss_sums_: every context rank has the same pairs.
   bool counts_sums() const {
     return counts_losses() && (!options_.preference || groups_->coordinates.cp == 0);
   }
   // loss_total_ = the sum of the losses of all ranks, on the device.
   void sum_losses_on_device();
-  LossSums read_loss_sums();  // loss_sum_, or zeros if another rank counts the same
+  LossSums read_loss_sums();  // loss_sums_, or zeros if another rank counts the same
   std::int64_t length_of(const TokenBatch& batch) const {
     return batch.length > 0 ? batch.length : options_.length;
   }
@@ -246,7 +228,7 @@ class Engine {
   void upload_numbers(Tensor to, std::span<const double> numbers);
   Tensor upload_weights(Tensor to, const ContextShard& shard, std::span<const float> whole,
                         std::int64_t first, std::int64_t count);
-  // This rank's context shard of `count` sequences: in staging_, or a pointer into `whole`.
+  // This rank's context shard of `count` sequences: in staging_.tokens, or a pointer into `whole`.
   const std::int32_t* context_shard_of(const ContextShard& shard,
                                        std::span<const std::int32_t> whole, std::int64_t first,
                                        std::int64_t count);
@@ -264,18 +246,20 @@ class Engine {
   StageScratch scratch_;
   Pipeline pipeline_;
   Optimizer optimizer_;
-  std::vector<BatchSlot> batches_;     // used in rotation
-  Tensor token_rows_;                  // (tokens), with context parallelism
-  std::vector<std::int32_t> staging_;  // host copy before an upload
-  std::vector<std::int32_t> first_keys_;
-  std::vector<double> numbers_;  // the same for numbers, before and after they are rounded
-  std::vector<std::byte> rounded_;
-  std::vector<std::int32_t> pairs_;
+  std::vector<BatchSlot> batches_;  // used in rotation
+  Tensor token_rows_;               // (tokens), with context parallelism
+  // Host copies before an upload.
+  struct Staging {
+    std::vector<std::int32_t> tokens, first_keys, pairs;
+    std::vector<double> numbers;     // before they are rounded
+    std::vector<std::byte> rounded;  // and after
+  } staging_;
   Tensor fp8_statistics_;
-  Tensor loss_sum_;  // (1); with z_loss (2): the sums of the losses and of log^2 Z; or of pairs (4)
-  Tensor loss_total_;     // (1), over all ranks; only with EngineOptions::skip_step
-  bool limited_ = false;  // whether the last step had limits
-  std::array<double, 1> all_reduced_ = {};
+  StepScalars scalars_;
+  Tensor loss_sums_;                     // (sums), as scalars_ declares them
+  std::vector<double> host_sums_;        // the same on the host
+  Tensor loss_total_;                    // (1), over all ranks; only with EngineOptions::skip_step
+  bool limited_ = false;                 // whether the last step had limits
   std::function<void()> before_update_;  // of the next step; may be empty
   double unscale_ = 1;                   // gradients times this are those of the mean loss
 };

@@ -24,11 +24,11 @@ const std::int32_t* Engine::context_shard_of(const ContextShard& shard,
                                              std::int64_t first, std::int64_t count) {
   const std::int32_t* from = whole.data() + first * shard.length;
   if (shard.ranks == 1) return from;
-  staging_.clear();
+  staging_.tokens.clear();
   for (std::int64_t sequence = 0; sequence < count; ++sequence)
     for (std::int64_t i = 0; i < shard.local_length(); ++i)
-      staging_.push_back(from[sequence * shard.length + shard.position(i)]);
-  return staging_.data();
+      staging_.tokens.push_back(from[sequence * shard.length + shard.position(i)]);
+  return staging_.tokens.data();
 }
 
 Tensor Engine::upload_shard(Tensor to, const ContextShard& shard,
@@ -40,20 +40,20 @@ Tensor Engine::upload_shard(Tensor to, const ContextShard& shard,
 }
 
 void Engine::upload_numbers(Tensor to, std::span<const double> numbers) {
-  rounded_.resize(numbers.size() * size_of(to.dtype()));
-  from_doubles(numbers, to.dtype(), rounded_.data());
-  backend_->upload(to, rounded_.data());
+  staging_.rounded.resize(numbers.size() * size_of(to.dtype()));
+  from_doubles(numbers, to.dtype(), staging_.rounded.data());
+  backend_->upload(to, staging_.rounded.data());
 }
 
 Tensor Engine::upload_weights(Tensor to, const ContextShard& shard, std::span<const float> whole,
                               std::int64_t first, std::int64_t count) {
-  numbers_.clear();
+  staging_.numbers.clear();
   for (std::int64_t sequence = first; sequence < first + count; ++sequence)
     for (std::int64_t i = 0; i < shard.local_length(); ++i)
-      numbers_.push_back(
+      staging_.numbers.push_back(
           whole[static_cast<std::size_t>(sequence * shard.length + shard.position(i))]);
-  const Tensor rows = to.rows(0, std::ssize(numbers_));
-  upload_numbers(rows, numbers_);
+  const Tensor rows = to.rows(0, std::ssize(staging_.numbers));
+  upload_numbers(rows, staging_.numbers);
   return rows;
 }
 
@@ -76,20 +76,20 @@ void Engine::upload_pairs(MicroBatch& micro, const BatchSlot& slot, const TokenB
     while (i < micro.length && context_shard_.position(i) < position) ++i;
     return i;
   };
-  pairs_.assign(2 * most, -1);
-  numbers_.assign(most, 0.0);
+  staging_.pairs.assign(2 * most, -1);
+  staging_.numbers.assign(most, 0.0);
   for (std::size_t i = 0; i < found; ++i) {
     const TokenSequence& sequence = begin[static_cast<std::ptrdiff_t>(i)];
     KINTSUGI_CHECK(0 <= sequence.begin && sequence.begin <= sequence.end &&
                        sequence.end <= context_shard_.length,
                    "a sequence with the tokens [{}, {})", sequence.begin, sequence.end);
     const std::int64_t row = (sequence.row - first) * micro.length;
-    pairs_[2 * i] = static_cast<std::int32_t>(row + local(sequence.begin));
-    pairs_[2 * i + 1] = static_cast<std::int32_t>(row + local(sequence.end));
-    numbers_[i] = sequence.reference;
+    staging_.pairs[2 * i] = static_cast<std::int32_t>(row + local(sequence.begin));
+    staging_.pairs[2 * i + 1] = static_cast<std::int32_t>(row + local(sequence.end));
+    staging_.numbers[i] = sequence.reference;
   }
-  backend_->upload(slot.pair_ranges, pairs_.data());
-  upload_numbers(slot.pair_reference, numbers_);
+  backend_->upload(slot.pair_ranges, staging_.pairs.data());
+  upload_numbers(slot.pair_reference, staging_.numbers);
   micro.pair_ranges = slot.pair_ranges;
   micro.pair_reference = slot.pair_reference;
 }
@@ -122,9 +122,9 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number, bool plain) {
   micro.document_start = slot.document_start.rows(0, shard.ranks * count);
   const std::int32_t* starts = context_shard_of(shard, batch.document_start, first, count);
   if (shard.ranks > 1) {
-    first_keys_.resize(static_cast<std::size_t>(micro.document_start.elements()));
-    first_visible_keys(first_keys_, shard, {starts, staging_.size()});
-    starts = first_keys_.data();
+    staging_.first_keys.resize(static_cast<std::size_t>(micro.document_start.elements()));
+    first_visible_keys(staging_.first_keys, shard, {starts, staging_.tokens.size()});
+    starts = staging_.first_keys.data();
   }
   backend_->upload(micro.document_start, starts);
   return micro;

@@ -4,7 +4,7 @@
 
 namespace kintsugi {
 
-Workload workload_of(const RunConfig& config) {
+Workload workload_of(const StageConfig& config) {
   return {.model = config.model,
           .batch = config.batch.global,
           .length = config.data.sequence_length,
@@ -12,7 +12,7 @@ Workload workload_of(const RunConfig& config) {
           .ramp_increment = config.batch.ramp.increment};
 }
 
-Layout layout_on(const RunConfig& config, int ranks) {
+Layout layout_on(const StageConfig& config, int ranks) {
   return fit_layout(config.layout, workload_of(config), ranks);
 }
 
@@ -30,7 +30,7 @@ MuonSettings muon_settings(const OptimizerConfig& optimizer) {
 
 }  // namespace
 
-OptimizerSettings optimizer_settings(const RunConfig& config) {
+OptimizerSettings optimizer_settings(const StageConfig& config) {
   const OptimizerConfig& optimizer = config.optimizer;
   return {.kind = optimizer.kind,
           .beta1 = optimizer.betas[0],
@@ -46,13 +46,13 @@ OptimizerSettings optimizer_settings(const RunConfig& config) {
           .ema = config.train.ema};
 }
 
-std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
+std::optional<PreferenceOptions> preference_options(const StageConfig& config) {
   const ObjectiveConfig& objective = config.objective;
   if (objective.kind != ObjectiveKind::Dpo) return {};
   return PreferenceOptions{.beta = objective.beta, .label_smoothing = objective.label_smoothing};
 }
 
-EngineOptions engine_options(const RunConfig& config, int ranks) {
+EngineOptions engine_options(const StageConfig& config, int ranks) {
   return {.model = config.model,
           .precision = config.train.precision,
           .layout = layout_on(config, ranks),
@@ -72,8 +72,8 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
           .reduce_in_bf16 = config.comm.reduce == DType::BF16};
 }
 
-Layout automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node) {
-  RunConfig tried = config;
+Layout automatic_layout(const StageConfig& config, Backend& backend, int ranks, int node) {
+  StageConfig tried = config;
   const auto fits = [&](const Layout& layout) {
     tried.layout = layout;
     const Grid grid = grid_of(layout, config.model);

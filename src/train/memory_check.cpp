@@ -16,7 +16,7 @@ namespace {
 
 std::string bytes_text(std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-void check_host(const MemoryNeed& need, const Backend& backend, const RunConfig& config,
+void check_host(const MemoryNeed& need, const Backend& backend, const StageConfig& config,
                 int node_ranks) {
   const auto ranks = static_cast<std::size_t>(node_ranks);
   if (need.host * ranks <= backend.available_host_bytes()) return;
@@ -28,7 +28,7 @@ void check_host(const MemoryNeed& need, const Backend& backend, const RunConfig&
       config.optimizer.moments == DType::F32 ? ", set optimizer.moments: bf16" : "");
 }
 
-bool is_valid(const RunConfig& config, int ranks) {
+bool is_valid(const StageConfig& config, int ranks) {
   try {
     layout_on(config, ranks);
     return true;
@@ -58,7 +58,7 @@ std::string need_text(const MemoryNeed& need) {
 constexpr double kMostPlannedElements = 1ull << 37;
 
 // The weights are sharded over all ranks at best.
-void refuse_impossible(Backend& backend, const RunConfig& config, const Groups& groups) {
+void refuse_impossible(Backend& backend, const StageConfig& config, const Groups& groups) {
   double elements = 0;  // may be more than 64 bits hold
   const ParameterSet set(config.model);
   for (const Parameter& parameter : set.parameters())
@@ -92,11 +92,11 @@ constexpr std::int64_t kMaxRanks = 1 << 16;
 
 // Proposes a larger number of ranks on which the run fits, with a layout; "" if none is found. Only
 // the first two stages and the last stage of a pipeline are checked: they need most memory.
-std::string propose_ranks(Backend& backend, const RunConfig& config, const Groups& groups,
+std::string propose_ranks(Backend& backend, const StageConfig& config, const Groups& groups,
                           std::size_t needed, std::size_t available) {
   const bool on_cpu = &backend.host_memory() == &backend;
   const int node = on_cpu ? groups.node_ranks : std::max(kDefaultNodeRanks, groups.node_ranks);
-  RunConfig candidate = config;
+  StageConfig candidate = config;
   std::size_t used = 0;
   const auto candidate_fits = [&](const Layout& layout) {
     candidate.layout = layout;
@@ -134,7 +134,7 @@ std::string propose_ranks(Backend& backend, const RunConfig& config, const Group
 
 }  // namespace
 
-LibraryUse library_use(const RunConfig& config, const Groups& groups) {
+LibraryUse library_use(const StageConfig& config, const Groups& groups) {
   const Grid& grid = groups.grid;
   LibraryUse use{.attention_elements = config.layout.micro_batch * config.data.sequence_length /
                                        grid.cp * config.model.heads / grid.tp *
@@ -149,7 +149,7 @@ std::string memory_table(const Arena& arena, const Backend& backend) {
                      bytes_text(backend.own_bytes()));
 }
 
-MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
+MemoryNeed planned_memory(Backend& backend, const StageConfig& config, const Groups& groups) {
   refuse_impossible(backend, config, groups);
   PlanningAllocator nothing;
   const Engine engine(backend, nothing, engine_options(config, groups.ranks()), groups);
@@ -166,7 +166,7 @@ bool fits(const MemoryNeed& need, Backend& backend, int node_ranks) {
           need.host * static_cast<std::size_t>(node_ranks) <= backend.available_host_bytes());
 }
 
-SnapshotPlan plan_snapshot(Backend& backend, const RunConfig& config, const Groups& groups) {
+SnapshotPlan plan_snapshot(Backend& backend, const StageConfig& config, const Groups& groups) {
   if (!config.train.save || !config.train.async_save) return {};
   const MemoryNeed need = planned_memory(backend, config, groups);
   PlanningAllocator nothing;
@@ -179,7 +179,7 @@ SnapshotPlan plan_snapshot(Backend& backend, const RunConfig& config, const Grou
   return {.bytes = Snapshot::bytes_of(engine), .available = most - std::min(most, used)};
 }
 
-void check_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
+void check_memory(Backend& backend, const StageConfig& config, const Groups& groups) {
   const MemoryNeed need = planned_memory(backend, config, groups);
   if (need.host > 0) check_host(need, backend, config, groups.node_ranks);
   const std::size_t available = available_per_rank(backend, groups.node_ranks);
@@ -187,7 +187,7 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   const std::string problem =
       fmt::format("this run needs {} and {} is free", need_text(need), bytes_text(available));
   // Find the smallest change that fits: more recomputation, then smaller micro-batches.
-  RunConfig smaller = config;
+  StageConfig smaller = config;
   const std::int64_t sequences = config.batch.global / groups.grid.dp;
   for (const std::int64_t micro_batch : divisors_up_to(sequences, config.layout.micro_batch)) {
     smaller.layout.micro_batch = micro_batch;

@@ -16,9 +16,9 @@ struct MemoryNeed {
   std::size_t device = 0, host = 0, libraries = 0;
   std::size_t on_device() const { return device + libraries; }
 };
-LibraryUse library_use(const RunConfig& config, const Groups& groups);
+LibraryUse library_use(const StageConfig& config, const Groups& groups);
 // Computed by constructing the engine with a PlanningAllocator.
-MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups);
+MemoryNeed planned_memory(Backend& backend, const StageConfig& config, const Groups& groups);
 
 // A table of the engine's memory regions and of the backend's own memory.
 std::string memory_table(const Arena& arena, const Backend& backend);
@@ -32,9 +32,9 @@ struct SnapshotPlan {
   std::size_t bytes = 0, available = 0;
   bool fits() const { return bytes <= available; }
 };
-SnapshotPlan plan_snapshot(Backend& backend, const RunConfig& config, const Groups& groups);
+SnapshotPlan plan_snapshot(Backend& backend, const StageConfig& config, const Groups& groups);
 
 // Throws UserError if the run does not fit; the message proposes the smallest change that fits.
-void check_memory(Backend& backend, const RunConfig& config, const Groups& groups);
+void check_memory(Backend& backend, const StageConfig& config, const Groups& groups);
 
 }  // namespace kintsugi

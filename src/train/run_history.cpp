@@ -37,7 +37,7 @@ LineageStage from_past(const PastStage& past) {
 
 // The batches of a stage before that of `now`. Those before its last batch are `past`; `text` is
 // the configuration with the last one, which the stage had until `done`.
-std::vector<PastBatch> batches_before(const RunConfig& now, std::vector<PastBatch> past,
+std::vector<PastBatch> batches_before(const StageConfig& now, std::vector<PastBatch> past,
                                       const std::string& text, std::int64_t stage,
                                       BatchesDone done) {
   try {
@@ -80,15 +80,16 @@ RunConfig with_past_batches(RunConfig run) {
   }
   const std::int64_t earlier = static_cast<std::int64_t>(state.history.size()) - state.stage;
   if (earlier < 0 || state.stage < 0 || state.stage >= run.stage_count()) return run;
-  const auto stage = [&](std::int64_t number) -> RunConfig& {
-    return run.stages.empty() ? run : run.stages[static_cast<std::size_t>(number)];
+  const auto stage = [&](std::int64_t number) -> StageConfig& {
+    if (run.stages.empty()) return run;
+    return run.stages[static_cast<std::size_t>(number)];
   };
   for (std::int64_t i = 0; i < state.stage; ++i) {
     const PastStage& past = state.history[static_cast<std::size_t>(earlier + i)];
     stage(i).past_batches = batches_before(stage(i), past.batches, past.config, 0,
                                            {past.last_step - past.first_step + 1, past.samples});
   }
-  RunConfig& current = stage(state.stage);
+  StageConfig& current = stage(state.stage);
   current.past_batches = batches_before(current, state.batches, text, state.stage,
                                         {state.step - state.stage_start, state.samples});
   run.past_batches = stage(run.stage).past_batches;

@@ -121,12 +121,6 @@ const std::vector<StepMetric>& step_metrics() {
       {"", "energy/j_per_token", {}, "", joules_per_token},
       {"energy_scope", "", {}, "", &R::energy_scope, kOmit},
       {"skipped", "", {}, "", &R::skipped, kOmit},
-      {"z_loss",
-       "train/z_loss",
-       {"kintsugi_z_loss"},
-       "What train.z_loss adds to the loss of the last step.",
-       &R::z_loss,
-       kOmit},
       {"fp8_amax",
        "fp8/amax",
        {"kintsugi_fp8_amax"},
@@ -144,30 +138,6 @@ const std::vector<StepMetric>& step_metrics() {
        {"kintsugi_fp8_saturated_ratio"},
        "Largest fraction of the operand of an fp8 matmul that became the largest number of fp8.",
        &R::fp8_saturated,
-       kOmit},
-      {"reward_chosen",
-       "train/reward_chosen",
-       {"kintsugi_reward", "answer", "chosen"},
-       "Mean reward of the answers in the last step (objective dpo).",
-       &R::reward_chosen,
-       kOmit},
-      {"reward_rejected",
-       "train/reward_rejected",
-       {"kintsugi_reward", "answer", "rejected"},
-       "Mean reward of the answers in the last step (objective dpo).",
-       &R::reward_rejected,
-       kOmit},
-      {"reward_margin",
-       "train/reward_margin",
-       {"kintsugi_reward_margin"},
-       "Mean margin between the rewards of chosen and rejected answers in the last step.",
-       &R::reward_margin,
-       kOmit},
-      {"reward_accuracy",
-       "train/reward_accuracy",
-       {"kintsugi_reward_accuracy"},
-       "Fraction of the pairs of the last step whose chosen answer has the larger reward.",
-       &R::reward_accuracy,
        kOmit},
       {"stage", "", {}, "", &R::stage, kOmit},
       {"batch",
@@ -229,12 +199,6 @@ const std::vector<StepMetric>& step_metrics() {
        {"kintsugi_valid_micro_f_score"},
        "F1 over all documents of a classifier in the last validation: its accuracy.",
        &R::valid_micro_f1,
-       kOmit},
-      {"valid_reward_accuracy",
-       "valid/reward_accuracy",
-       {"kintsugi_valid_reward_accuracy"},
-       "Fraction of the held-out pairs whose chosen answer has the larger reward.",
-       &R::valid_reward_accuracy,
        kOmit}};
   return metrics;
 }
@@ -248,12 +212,21 @@ std::optional<double> number_of(const StepMetric& metric, const StepRecord& reco
   return number;
 }
 
+std::vector<std::pair<const MetricNames*, double>> named_values(const StepRecord& record) {
+  std::vector<std::pair<const MetricNames*, double>> values;
+  for (const ScalarValue& one : record.scalars) values.emplace_back(&one.of->names, one.value);
+  for (const ScalarValue& one : record.valid_scalars)
+    values.emplace_back(&one.of->valid, one.value);
+  return values;
+}
+
 void add_metrics(nlohmann::ordered_json& json, const StepRecord& record) {
   for (const StepMetric& metric : step_metrics()) {
     if (metric.json.empty()) continue;
     if (metric.missing == StepMetric::Missing::Null) json[metric.json] = nullptr;
     visit_value(metric, record, [&](const auto& value) { json[metric.json] = json_of(value); });
   }
+  for (const auto& [names, value] : named_values(record)) json[names->json] = json_of(value);
 }
 
 }  // namespace kintsugi

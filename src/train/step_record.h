@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/step_scalars.h"
 #include "energy/energy_totals.h"
 
 namespace kintsugi {
@@ -25,10 +26,7 @@ struct StepRecord {
   std::int64_t targets = 0;                // of this step: tokens with a loss
   std::optional<std::int64_t> batch = {};  // sequences of this step; only with a batch ramp
   double loss = 0;
-  std::optional<double> z_loss = {};  // only with train.z_loss
-  // Only with objective dpo: means over the pairs. The margin is chosen - rejected.
-  std::optional<double> reward_chosen = {}, reward_rejected = {}, reward_margin = {},
-                        reward_accuracy = {};
+  ScalarValues scalars = {};  // what objectives, layers and update rules declare
   // Only with train.fp8, now and then: the largest magnitude that was quantized, and the largest
   // fractions of a matmul's operand that became 0, or the largest number of fp8.
   std::optional<double> fp8_amax = {}, fp8_underflow = {}, fp8_saturated = {};
@@ -57,7 +55,7 @@ struct StepRecord {
   std::optional<double> valid_bits_per_byte = {};
   // Classifiers only; micro F1 is the accuracy.
   std::optional<double> valid_accuracy = {}, valid_macro_f1 = {}, valid_micro_f1 = {};
-  std::optional<double> valid_reward_accuracy = {};  // only with objective dpo
+  ScalarValues valid_scalars = {};  // those that are recorded in a validation too
   struct Valid {
     std::string name;
     double loss = 0;

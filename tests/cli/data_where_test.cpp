@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "core/hash.h"
+#include "data/sampling/batch_loader.h"
 #include "support/counting_store.h"
 #include "support/program_test.h"
 #include "support/small_run.h"

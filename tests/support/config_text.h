@@ -41,12 +41,15 @@ inline std::string set_error(const std::string& assignment) {
 }
 
 // The names of preset and config.json are written in a comment only.
-inline RunConfig without_origin(RunConfig config) {
+inline void clear_origin(StageConfig& config) {
   config.model_preset.clear();
   config.model_config.clear();
   // Every key is written.
   config.vocab_size_given = config.max_positions_given = config.rope_scaling_given = true;
-  for (RunConfig& stage : config.stages) stage = without_origin(stage);
+}
+inline RunConfig without_origin(RunConfig config) {
+  clear_origin(config);
+  for (StageConfig& stage : config.stages) clear_origin(stage);
   return config;
 }
 

@@ -231,7 +231,7 @@ StepResult Member::step(std::int64_t step, double loss_scale) const {
 }
 
 double Member::evaluate(std::int64_t step) const {
-  return on_batch(step, [&](const TokenBatch& tokens) { return engine.evaluate(tokens).loss; });
+  return on_batch(step, [&](const TokenBatch& tokens) { return engine.evaluate(tokens).front(); });
 }
 
 ConfusionMatrix Member::classify(std::int64_t step) const {
@@ -302,12 +302,7 @@ void train(const Member& member, std::int64_t first, std::int64_t last, Outcome&
     if (is_first) {
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);
-      outcome.z_losses.push_back(result.z_loss);
-      for (const NamedSum& sum : result.layer_sums) outcome.layer_sums.push_back(sum.value);
-      if (member.training.preference)
-        for (const double value :
-             {result.rewards.chosen, result.rewards.rejected, result.rewards.accuracy})
-          outcome.rewards.push_back(value);
+      for (const ScalarValue& one : result.scalars) outcome.scalars.push_back(one.value);
       outcome.outliers.push_back(result.outlier);
     }
     host.barrier();
@@ -355,9 +350,7 @@ std::string complaint(const Outcome& actual, const Outcome& expected) {
     return by <= at_most ? "" : fmt::format("{} differ by {:.2g}; ", what, by);
   };
   return apart("losses", difference(actual.losses, expected.losses), 1e-10) +
-         apart("z-losses", difference(actual.z_losses, expected.z_losses), 1e-10) +
-         apart("sums of layers", difference(actual.layer_sums, expected.layer_sums), 1e-10) +
-         apart("rewards", difference(actual.rewards, expected.rewards), 1e-10) +
+         apart("scalars", difference(actual.scalars, expected.scalars), 1e-10) +
          apart("norms", difference(actual.norms, expected.norms), 1e-10) +
          apart("weights", difference(actual.weights, expected.weights), 1e-8);
 }

@@ -97,12 +97,10 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
               bool initialize = true, const WrapWorld& wrap = {});
 
 struct Outcome {
-  std::vector<double> losses, norms;    // by step
-  std::vector<double> z_losses = {};    // by step
-  std::vector<double> layer_sums = {};  // by step and name
-  std::vector<double> rewards = {};     // three by step, with preference pairs
-  std::vector<bool> outliers = {};      // by step
-  std::vector<double> weights;          // in the numbering of the whole model
+  std::vector<double> losses, norms;  // by step
+  std::vector<double> scalars = {};   // those of Engine::scalars(), by step
+  std::vector<bool> outliers = {};    // by step
+  std::vector<double> weights;        // in the numbering of the whole model
 };
 // Trains steps [first, last]: appends losses and norms to the outcome and stores the weights. Fails
 // the test unless all ranks have the same losses and weights.

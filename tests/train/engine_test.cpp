@@ -63,10 +63,10 @@ TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
     apart += engine
                  .evaluate({std::span(document).first(document.size() - 1),
                             std::span(document).subspan(1)})
-                 .loss;
+                 .front();
   }
   Engine& engine = engine_of(options_of(GetParam(), 1, 16, true));
-  EXPECT_NEAR(engine.evaluate(together).loss, apart, 1e-10);
+  EXPECT_NEAR(engine.evaluate(together).front(), apart, 1e-10);
 
   // One document per row, padded with tokens without a loss.
   Tokens ids(24, 11), targets(24, -1);
@@ -83,7 +83,7 @@ TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
     EXPECT_NEAR(one_row.loss, apart / 14, 1e-10);
     EXPECT_NEAR(rows.loss, apart / 14, 1e-10);
     EXPECT_NEAR(rows.gradient_norm, one_row.gradient_norm, 1e-9);
-    EXPECT_NEAR(padded.evaluate({ids, targets}).loss, engine.evaluate(together).loss, 1e-8)
+    EXPECT_NEAR(padded.evaluate({ids, targets}).front(), engine.evaluate(together).front(), 1e-8)
         << "one step on";
   }
 }
@@ -106,11 +106,11 @@ TEST_P(EngineTest, PaddingHasNoLossAndIsNotSeen) {
     apart += engine_of(options_of(GetParam(), 1, length))
                  .evaluate({std::span(document).first(document.size() - 1),
                             std::span(document).subspan(1)})
-                 .loss;
+                 .front();
   }
   Engine& engine = engine_of(options_of(GetParam(), 1, 20, true));
   const TokenBatch together = {packed.ids, packed.targets, packed.positions, packed.document_start};
-  EXPECT_NEAR(engine.evaluate(together).loss, apart, 1e-12 * apart);
+  EXPECT_NEAR(engine.evaluate(together).front(), apart, 1e-12 * apart);
   // Other tokens in the padding change nothing, not even a gradient.
   const StepSettings settings{.step = 1, .lr = 1e-3};
   const StepResult zeros = engine.step(together, settings);
@@ -130,8 +130,8 @@ TEST_P(EngineTest, TheMaskMakesADifference) {
   const Tokens positions = {0, 1, 2, 3, 0, 1, 2, 3}, starts = {0, 0, 0, 0, 4, 4, 4, 4};
   Engine& open = engine_of(options_of(GetParam(), 1, 8));
   Engine& masked = engine_of(options_of(GetParam(), 1, 8, true));
-  EXPECT_GT(std::abs(open.evaluate({ids, targets}).loss -
-                     masked.evaluate({ids, targets, positions, starts}).loss),
+  EXPECT_GT(std::abs(open.evaluate({ids, targets}).front() -
+                     masked.evaluate({ids, targets, positions, starts}).front()),
             1e-6);
 }
 
@@ -163,7 +163,7 @@ TEST_P(EngineTest, AStepWithoutLossIsHarmless) {
     const StepResult empty = engine.step({ids, none}, {.step = 1, .lr = 1e-3});
     EXPECT_EQ(empty.loss, 0.0);
     EXPECT_EQ(empty.gradient_norm, 0.0);
-    EXPECT_EQ(engine.evaluate({ids, none}).loss, 0.0);
+    EXPECT_EQ(engine.evaluate({ids, none}).front(), 0.0);
     const StepResult next = engine.step({ids, ids}, {.step = 2, .lr = 1e-3});
     EXPECT_TRUE(std::isfinite(next.loss) && next.loss > 1) << next.loss;
     EXPECT_TRUE(std::isfinite(next.gradient_norm) && next.gradient_norm > 0);
@@ -190,9 +190,9 @@ TEST_P(EngineTest, WeightsOfLosses) {
     plain += loss;
   });
   EXPECT_LT(total, 1);
-  EXPECT_NEAR(plain, engine.evaluate({ids, targets}).loss, 1e-11);
+  EXPECT_NEAR(plain, engine.evaluate({ids, targets}).front(), 1e-11);
   EXPECT_NEAR(engine.targets_of(batch), total, 1e-12);
-  EXPECT_NEAR(engine.evaluate(batch).loss, sum, 1e-12);
+  EXPECT_NEAR(engine.evaluate(batch).front(), sum, 1e-12);
   const StepResult weighted = engine.step(batch, {.step = 1, .lr = 1e-3});
   EXPECT_NEAR(weighted.loss, sum / total, 1e-12);
   // Twice the weights are the same run.

@@ -117,12 +117,12 @@ TEST(Preference, LossAndRewardsAreThoseOfTheFormula) {
         accurate += c > r ? 1.0 / 3 : 0;
       }
       EXPECT_EQ(engine.targets_of(pairs.batch()), 3);
-      EXPECT_NEAR(engine.evaluate(pairs.batch()).loss / 3, loss, 1e-12);
+      EXPECT_NEAR(engine.evaluate(pairs.batch()).front() / 3, loss, 1e-12);
       const StepResult step = engine.step(pairs.batch(), {.step = 1, .lr = 1e-3});
       EXPECT_NEAR(step.loss, loss, 1e-12);
-      EXPECT_NEAR(step.rewards.chosen, chosen, 1e-12);
-      EXPECT_NEAR(step.rewards.rejected, rejected, 1e-12);
-      EXPECT_NEAR(step.rewards.accuracy, accurate, 1e-12);
+      EXPECT_NEAR(value_of(step.scalars, "reward_chosen"), chosen, 1e-12);
+      EXPECT_NEAR(value_of(step.scalars, "reward_rejected"), rejected, 1e-12);
+      EXPECT_NEAR(value_of(step.scalars, "reward_accuracy"), accurate, 1e-12);
       EXPECT_GT(step.gradient_norm, 1e-3);
       Engine scaled(*backend, *backend, options_of({beta, smoothing}, micro));
       scaled.initialize(5);
@@ -155,7 +155,7 @@ TEST(Preference, GradientsMatchTheLoss) {
   const auto at = [&](double t) {
     for (std::size_t i = 0; i < direction.size(); ++i)
       weights.as<double>()[i] = before[i] + t * direction[i];
-    return engine.evaluate(pairs.batch()).loss / 3;
+    return engine.evaluate(pairs.batch()).front() / 3;
   };
   const double h = 1e-4;
   const double expected = (at(-2 * h) - 8 * at(-h) + 8 * at(h) - at(2 * h)) / (12 * h);
@@ -221,11 +221,11 @@ TEST(Preference, TwentyStepsAsPyTorch) {
         engine.step(pairs.batch(), {.step = static_cast<std::int64_t>(step) + 1, .lr = 1e-3});
     EXPECT_NEAR(result.loss, losses[step], 1e-5) << "step " << step;
     EXPECT_NEAR(result.gradient_norm, norms[step], 1e-5 * std::max(1.0f, norms[step])) << step;
-    EXPECT_NEAR(result.rewards.chosen, chosen[step], 1e-5) << step;
-    EXPECT_NEAR(result.rewards.rejected, rejected[step], 1e-5) << step;
+    EXPECT_NEAR(value_of(result.scalars, "reward_chosen"), chosen[step], 1e-5) << step;
+    EXPECT_NEAR(value_of(result.scalars, "reward_rejected"), rejected[step], 1e-5) << step;
     // In the first step the rewards are rounding errors.
     if (step > 0) {
-      EXPECT_NEAR(result.rewards.accuracy, accuracy[step], 1e-6) << step;
+      EXPECT_NEAR(value_of(result.scalars, "reward_accuracy"), accuracy[step], 1e-6) << step;
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "model/objective_scalars.h"
 #include "report/run_report.h"
 #include "support/captured_log.h"
 #include "support/event_file_reader.h"
@@ -299,10 +300,53 @@ TEST(StepMetrics, TheTableIsConsistent) {
   }
 }
 
+// A new auxiliary loss declares itself, and has a value in all files.
+TEST_F(RunSinksTest, ADeclaredScalarIsInAllFiles) {
+  StepScalars scalars;
+  const std::size_t own = scalars.add({.names = {.json = "balance_loss",
+                                                 .tag = "train/balance_loss",
+                                                 .prometheus = {.name = "kintsugi_balance_loss"},
+                                                 .help = "Load of the experts."},
+                                       .valid = {.json = "valid_balance_loss",
+                                                 .tag = "valid/balance_loss",
+                                                 .prometheus = {.name = "kintsugi_valid_balance"},
+                                                 .help = "The same of a validation."},
+                                       .factor = 0.5});
+  const std::size_t other = scalars.add({.names = {.json = "load", .tag = "train/load"}});
+  scalars.add_difference({.names = {.json = "gap", .tag = "train/gap"}}, own, other);
+  ASSERT_EQ(scalars.sums(), 3u) << "with that of the loss";
+  const auto log = open();
+  for (const std::int64_t step : {1, 2}) {
+    const double sums[] = {100, 12.0 * static_cast<double>(step), 4};
+    record(*log, {.step = step, .loss = 25, .scalars = scalars.values(sums, 4)});
+  }
+  const double held_out[] = {100, 40, 8};
+  ScalarValues valid = scalars.values(held_out, 4);
+  valid.resize(1);
+  record(*log, {.step = 3, .loss = 25, .valid_scalars = valid});
+  end(*log);
+  EXPECT_EQ(metrics()[1]["balance_loss"], 0.5 * 24 / 4);
+  EXPECT_EQ(metrics()[1]["load"], 1);
+  EXPECT_EQ(metrics()[1]["gap"], 24.0 / 4 - 1);
+  EXPECT_FALSE(metrics()[1].contains("valid_balance_loss"));
+  EXPECT_EQ(metrics()[2]["valid_balance_loss"], 5);
+  EXPECT_EQ(series().at("train/balance_loss").at(1), 1.5);
+  EXPECT_EQ(series().at("valid/balance_loss").at(3), 5);
+  EXPECT_EQ(value("kintsugi_balance_loss"), 3) << "that of the last step with one";
+  EXPECT_EQ(value("kintsugi_valid_balance"), 5);
+}
+
 TEST_F(RunSinksTest, TheDocumentationListsEveryName) {
   const std::string keys = content_of(fs::path(source_directory()) / "docs/configuration.md");
   const std::string page = content_of(fs::path(source_directory()) / "docs/metrics.md");
-  for (const StepMetric& metric : step_metrics()) {
+  std::vector<MetricNames> all(step_metrics().begin(), step_metrics().end());
+  const double sums[8] = {};
+  for (const StepScalars& scalars : {objective_scalars(1, false), objective_scalars(0, true)})
+    for (const ScalarValue& one : scalars.values(sums, 1)) {
+      all.push_back(one.of->names);
+      all.push_back(one.of->valid);
+    }
+  for (const MetricNames& metric : all) {
     if (!metric.json.empty()) {
       EXPECT_THAT(keys, HasSubstr("`" + metric.json + "`"));
     }

@@ -56,7 +56,7 @@ std::vector<TokenIds> slowly(const Training& training, std::int64_t tokens, bool
         double smallest = INFINITY;
         for (std::int32_t token = 0; token < training.model.vocab_size; ++token) {
           targets[at] = token;
-          const double loss = member.engine.evaluate({row, targets}).loss;
+          const double loss = member.engine.evaluate({row, targets}).front();
           if (loss < smallest) best = token, smallest = loss;
         }
         ids.push_back(best);

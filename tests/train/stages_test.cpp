@@ -345,7 +345,7 @@ TEST_F(Stages, ARunFromABoundaryAndItsLineage) {
 
 // ---- the configuration
 
-class StageConfig : public testing::Test {
+class StagedConfig : public testing::Test {
  protected:
   static RunConfig parse(const std::string& stages, std::vector<std::string> overrides = {}) {
     return parse_run_config(
@@ -360,7 +360,7 @@ class StageConfig : public testing::Test {
   }
 };
 
-TEST_F(StageConfig, AStageIsTheFileWithItsKeysOnTop) {
+TEST_F(StagedConfig, AStageIsTheFileWithItsKeysOnTop) {
   const RunConfig run = parse(
       "stages:\n  - {name: a, steps: 10, optimizer: {lr: 0.5}}\n"
       "  - {tokens: 8k, sequence_length: 128, train: {eval_every: 7}, batch: {global: 16}}\n");
@@ -381,7 +381,7 @@ TEST_F(StageConfig, AStageIsTheFileWithItsKeysOnTop) {
 }
 
 // A stage on the same data has another order; also when it is written as a run of its own.
-TEST_F(StageConfig, EachHasItsOwnOrderOfSamples) {
+TEST_F(StagedConfig, EachHasItsOwnOrderOfSamples) {
   const RunConfig run =
       parse("stages: [{steps: 1}, {steps: 1}, {steps: 1, data: {seed: 40}}]\n", {"run.seed=7"});
   const std::vector<std::uint64_t> expected = {7, 8, 40};
@@ -395,7 +395,7 @@ TEST_F(StageConfig, EachHasItsOwnOrderOfSamples) {
 }
 
 // Positions that were trained stay in config.json.
-TEST_F(StageConfig, ALaterShorterStageKeepsThePositions) {
+TEST_F(StagedConfig, ALaterShorterStageKeepsThePositions) {
   const RunConfig run =
       parse("stages: [{steps: 1}, {steps: 1, sequence_length: 256}, {steps: 1}]\n");
   EXPECT_EQ(run.stages[1].model.max_positions, 256);
@@ -403,7 +403,7 @@ TEST_F(StageConfig, ALaterShorterStageKeepsThePositions) {
   EXPECT_EQ(run.stages[2].data.sequence_length, 64);
 }
 
-TEST_F(StageConfig, IsWrittenAndReadBack) {
+TEST_F(StagedConfig, IsWrittenAndReadBack) {
   const RunConfig run = parse(
       "layout: auto\nstages:\n"
       "  - {steps: 10, layout: {tp: 2}}\n"
@@ -414,7 +414,7 @@ TEST_F(StageConfig, IsWrittenAndReadBack) {
   EXPECT_EQ(to_yaml(parse_run_config(to_yaml(again), "third.yaml")), to_yaml(again));
   ASSERT_EQ(again.stages.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
-    RunConfig &a = again.stages[i], b = run.stages[i];
+    StageConfig &a = again.stages[i], b = run.stages[i];
     b.model_preset.clear();
     b.vocab_size_given = b.max_positions_given = b.rope_scaling_given = true;
     EXPECT_EQ(a, b) << i;
@@ -423,7 +423,7 @@ TEST_F(StageConfig, IsWrittenAndReadBack) {
   EXPECT_EQ(to_yaml(run.at_stage(1)), to_yaml(run));
 }
 
-TEST_F(StageConfig, ErrorsNameTheStageTheKeyAndTheLine) {
+TEST_F(StagedConfig, ErrorsNameTheStageTheKeyAndTheLine) {
   EXPECT_EQ(error("stages: []\n"),
             "run.yaml line 4: stages: the list is empty: give at least one stage, or remove it");
   EXPECT_EQ(error("stages:\n  - {steps: 5}\n  - {name: x}\n"),

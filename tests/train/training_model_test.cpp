@@ -120,7 +120,7 @@ std::vector<ContinuationScore> plain_scores(const Training& training,
       const auto loss = [&](std::size_t at, std::int32_t target) {
         Tokens targets(length, -1);
         targets[at] = target;
-        return member.engine.evaluate({ids, targets}).loss;
+        return member.engine.evaluate({ids, targets}).front();
       };
       for (std::size_t at = pair.context.size() - 1; at + 1 < end; ++at) {
         const double found = loss(at, ids[at + 1]);

@@ -189,11 +189,11 @@ void set_energy_machine(const std::string& machine, RunConfig& config) {
   const std::vector<std::string> built_in = machine_names();
   const bool name = std::find(built_in.begin(), built_in.end(), machine) != built_in.end();
   const std::string given = name ? machine : fs::absolute(machine).lexically_normal().string();
-  const auto set = [&](RunConfig& one) {
+  const auto set = [&](StageConfig& one) {
     if (!one.energy.machine) one.energy.machine = given;
   };
   set(config);
-  for (RunConfig& stage : config.stages) set(stage);
+  for (StageConfig& stage : config.stages) set(stage);
 }
 
 // Ranks that cannot use the GPUs of their node would train on its CPU cores, unnoticed.

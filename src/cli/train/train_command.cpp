@@ -18,6 +18,7 @@
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "train/engine_options.h"
 #include "train/job_energy.h"
 #include "train/run_history.h"
 #include "train/staged_run.h"
@@ -97,7 +98,7 @@ void keep_positions(const std::filesystem::path& directory,
 }
 
 // Completes or chooses the layout of one stage. All ranks call it.
-void settle_layout(RunConfig& stage, Job& job, Backend& backend) {
+void settle_layout(StageConfig& stage, Job& job, Backend& backend) {
   std::string layout;
   job.together([&] {
     try {
@@ -117,19 +118,19 @@ void settle_layout(RunConfig& stage, Job& job, Backend& backend) {
 // Finished stages may have been trained on another number of ranks.
 void settle_layouts(RunConfig& config, std::int64_t first, Job& job, Backend& backend) {
   if (config.stages.empty()) return settle_layout(config, job, backend);
-  for (RunConfig& stage : config.stages)
+  for (StageConfig& stage : config.stages)
     if (stage.stage >= first) settle_layout(stage, job, backend);
 }
 
 // The last step of a run that does not continue another one.
 std::int64_t last_step(const RunConfig& config) {
   std::int64_t steps = config.stages.empty() ? config.total_steps() : 0;
-  for (const RunConfig& stage : config.stages) steps += stage.total_steps();
+  for (const StageConfig& stage : config.stages) steps += stage.total_steps();
   return steps;
 }
 
 // What the run reads: a profile must not replace it.
-std::vector<std::filesystem::path> files_of(const RunConfig& config) {
+std::vector<std::filesystem::path> files_of(const StageConfig& config) {
   std::vector<std::filesystem::path> files = {config.data.tokenizer};
   for (const DataSource& source : config.data.train) files.push_back(source.path);
   for (const ValidSource& source : config.data.valid) files.push_back(source.path);
@@ -141,7 +142,7 @@ void check_profile(const ProfileRequest& request, const RunConfig& config, const
   const int ranks = world.size();
   if (world.rank() == 0) {
     check_profile_file(request, files_of(config));
-    for (const RunConfig& stage : config.stages) check_profile_file(request, files_of(stage));
+    for (const StageConfig& stage : config.stages) check_profile_file(request, files_of(stage));
   }
   if (request.first_rank >= ranks)
     user_error("--profile ranks={}: the run has {}",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/objective_scalars.h"
+
 namespace kintsugi {
 namespace {
 
@@ -109,7 +111,8 @@ RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const MicroBat
   if (job.preference)
     workspace += batches * PreferenceLoss::most_sequences(trace.tokens, layout.cp) *
                  (2 * static_cast<std::int64_t>(sizeof(std::int32_t)) + wide);
-  const int of_losses = job.preference ? 4 : job.z_loss > 0 ? 2 : 1;  // Engine's scalars
+  const auto of_losses =
+      static_cast<std::int64_t>(objective_scalars(job.z_loss, job.preference.has_value()).sums());
   workspace += (of_losses + (job.skip_step ? 1 : 0)) * wide;
   return bytes;
 }

@@ -73,7 +73,7 @@ std::vector<ConfigChange> config_changes(const std::string& before, const RunCon
   return changes;
 }
 
-Schedule schedule_of(const RunConfig& config) {
+Schedule schedule_of(const StageConfig& config) {
   return {.kind = config.optimizer.schedule,
           .lr = config.optimizer.lr,
           .min_lr = config.optimizer.min_lr,

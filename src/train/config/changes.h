@@ -21,7 +21,7 @@ struct ConfigChange {
 // `before` (an older version wrote it) are skipped.
 std::vector<ConfigChange> config_changes(const std::string& before, const RunConfig& after);
 
-Schedule schedule_of(const RunConfig& config);
+Schedule schedule_of(const StageConfig& config);
 
 // Returns a warning if the learning rate of the next step differs by more than 10 % between the old
 // and the new schedule; otherwise "".

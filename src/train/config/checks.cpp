@@ -33,7 +33,7 @@ std::string without_secret(std::string text, const std::string& secret) {
 class Checks {
  public:
   // `prefix` is that of the keys of a stage, "stages[1].".
-  Checks(const YamlDocument& document, const std::string& prefix, const RunConfig& config)
+  Checks(const YamlDocument& document, const std::string& prefix, const StageConfig& config)
       : document_(document), prefix_(prefix), config_(config) {}
 
   void run() const {
@@ -495,13 +495,13 @@ class Checks {
 
   const YamlDocument& document_;
   const std::string& prefix_;
-  const RunConfig& config_;
+  const StageConfig& config_;
 };
 
 }  // namespace
 
 void check_run_config(const YamlDocument& document, const std::string& prefix,
-                      const RunConfig& config) {
+                      const StageConfig& config) {
   Checks(document, prefix, config).run();
 }
 

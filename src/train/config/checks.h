@@ -8,6 +8,6 @@ namespace kintsugi {
 // Checks that the keys are consistent with each other. Throws a UserError that names the key, its
 // line and the remedy.
 void check_run_config(const YamlDocument& document, const std::string& prefix,
-                      const RunConfig& config);
+                      const StageConfig& config);
 
 }  // namespace kintsugi

@@ -95,7 +95,7 @@ class RunReader : public YamlReader {
         user_error("{}: {}: each stage has its own length: give steps or tokens in stages",
                    document().where(length), length);
     run.train.steps = run.train.tokens = 0;
-    std::vector<RunConfig> stages(items->size(), run);
+    std::vector<StageConfig> stages(items->size(), run);
     for (std::size_t i = 0; i < stages.size(); ++i) {
       stages[i].stage = static_cast<std::int64_t>(i);
       RunReader((*items)[i]).read_stage(stages[i]);
@@ -103,7 +103,7 @@ class RunReader : public YamlReader {
     run.stages = std::move(stages);
   }
 
-  void read_stage(RunConfig& stage) {
+  void read_stage(StageConfig& stage) {
     describe_stage(*this, stage);
     const YAML::Node data = node()["data"];
     if (node()["sequence_length"] && data && data.IsMap() && data["sequence_length"])
@@ -147,7 +147,7 @@ class RunWriter : public YamlWriter {
   }
   void operator()(const char* key, StageList list) {
     line(key, list.run.stages.empty() ? "null" : "");
-    for (RunConfig& stage : list.run.stages) {
+    for (StageConfig& stage : list.run.stages) {
       RunWriter item(4);
       describe_stage(item, stage);
       std::string text = item.text();
@@ -201,7 +201,7 @@ std::string name_of(const std::string& path) {
 
 }  // namespace
 
-std::int64_t RunConfig::total_steps() const {
+std::int64_t StageConfig::total_steps() const {
   if (train.tokens == 0) return train.steps;
   const std::int64_t samples = (train.tokens - 1) / data.sequence_length + 1;
   const std::int64_t needed = batches().steps_for(samples);
@@ -218,7 +218,7 @@ std::vector<std::string> sorted_names(std::vector<std::string> names) {
 // The adapters of adapter.init have their own r, alpha and modules: given keys may only repeat
 // them.
 void follow_initial_adapter(const YamlDocument& document, const std::string& prefix,
-                            RunConfig& config) {
+                            StageConfig& config) {
   AdapterConfig& adapter = config.adapter;
   if (!adapter.init) return;
   const auto where = [&](const std::string& key) {
@@ -260,7 +260,7 @@ void follow_initial_adapter(const YamlDocument& document, const std::string& pre
 
 // Examples are not cut, and do not see each other.
 void set_example_defaults(const YamlDocument& document, const std::string& prefix,
-                          RunConfig& config) {
+                          StageConfig& config) {
   if (!config.on_examples()) return;
   const auto given = [&](const std::string& key) {
     return document.has(key) || document.has(prefix + key);
@@ -273,7 +273,7 @@ void set_example_defaults(const YamlDocument& document, const std::string& prefi
 }
 
 // Completes a stage, or a run without stages, and checks it. `prefix` is that of the stage's keys.
-void complete_stage(const YamlDocument& document, const std::string& prefix, RunConfig& config) {
+void complete_stage(const YamlDocument& document, const std::string& prefix, StageConfig& config) {
   config.vocab_size_given = document.has("model.vocab_size");
   config.max_positions_given = document.has("model.max_positions");
   config.rope_scaling_given =
@@ -316,7 +316,7 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
     return config;
   }
   complete_stage_names(config.stages);
-  for (RunConfig& stage : config.stages)
+  for (StageConfig& stage : config.stages)
     complete_stage(document, fmt::format("stages[{}].", stage.stage), stage);
   relate_stages(document, config.stages);
   return config.at_stage(0);
@@ -339,7 +339,7 @@ std::string to_yaml(const RunConfig& config) {
 std::string to_public_yaml(const RunConfig& config) {
   RunConfig copy = config;
   copy.run.notify = {};
-  for (RunConfig& stage : copy.stages) stage.run.notify = {};
+  for (StageConfig& stage : copy.stages) stage.run.notify = {};
   return to_yaml(copy);
 }
 

@@ -286,7 +286,8 @@ struct AdapterConfig {
   bool operator==(const AdapterConfig&) const = default;
 };
 
-struct RunConfig {
+// What one stage of a run trains, and how: complete. A run without `stages:` is one stage.
+struct StageConfig {
   RunSection run;
   ModelConfig model;         // complete: the preset or config.json with the overrides on top
   std::string model_preset;  // where the model came from; empty if every field was given
@@ -313,11 +314,8 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores
-  // With `stages:`, this is the configuration of the stage with number `stage` (from 0), and
-  // `stages` has those of all of them; their own `stages` are empty. Empty: the run has one stage.
-  std::int64_t stage = 0;
-  std::string stage_name;
-  std::vector<RunConfig> stages;
+  std::int64_t stage = 0;    // its number in the run
+  std::string stage_name;    // empty: the run has no `stages:`
   // The batches of this stage before `batch`, oldest first. No key: with_past_batches() sets it.
   std::vector<PastBatch> past_batches;
   // Loaded from data.tokenizer by resolve_tokenizer; not compared, since the keys determine it.
@@ -325,7 +323,7 @@ struct RunConfig {
     std::shared_ptr<const Tokenizer> tokenizer;
     bool operator==(const Loaded&) const { return true; }
   } loaded;
-  bool operator==(const RunConfig&) const = default;
+  bool operator==(const StageConfig&) const = default;
 
   // The data is examples, pairs or labelled texts, which are not cut.
   bool on_examples() const { return objective.kind != ObjectiveKind::LanguageModel; }
@@ -345,12 +343,18 @@ struct RunConfig {
     return data.seed ? static_cast<std::uint64_t>(*data.seed)
                      : run.seed + static_cast<std::uint64_t>(stage);
   }
-  // All of the above are of one stage.
+};
+
+// A run, at one of its stages.
+struct RunConfig : StageConfig {
+  std::vector<StageConfig> stages;  // all of them; empty: the run has no `stages:`
+  bool operator==(const RunConfig&) const = default;
+
   std::int64_t stage_count() const;
-  RunConfig at_stage(std::int64_t number) const;  // with `stages`
-  RunConfig alone() const;                        // this stage as a run without `stages`
-  std::int64_t steps_after() const;               // of the stages after this one
-  std::string stage_title() const;                // "stage 2 of 3 (anneal)"; empty without `stages`
+  RunConfig at_stage(std::int64_t number) const;
+  RunConfig alone() const;           // this stage as a run without `stages`
+  std::int64_t steps_after() const;  // of the stages after this one
+  std::string stage_title() const;   // "stage 2 of 3 (anneal)"; empty without `stages`
 };
 
 // Returns a checked and complete configuration. `overrides` are "a.b=value". Throws a UserError

@@ -7,9 +7,10 @@
 namespace kintsugi {
 
 bool has_secrets(const RunConfig& config) {
-  const NotifyConfig& notify = config.run.notify;
-  return notify.command || notify.webhook ||
-         std::any_of(config.stages.begin(), config.stages.end(), has_secrets);
+  const auto has_some = [](const StageConfig& stage) {
+    return stage.run.notify.command || stage.run.notify.webhook;
+  };
+  return has_some(config) || std::any_of(config.stages.begin(), config.stages.end(), has_some);
 }
 
 void write_config_file(const std::filesystem::path& path, const RunConfig& config) {

@@ -469,7 +469,7 @@ void describe(V& v, RunTraining& c) {
   v("save", c.save);
 }
 
-inline ModelSection model_section(RunConfig& c) {
+inline ModelSection model_section(StageConfig& c) {
   return {c.model,      c.model_preset,     c.model_config,
           c.model_init, c.model_new_tokens, c.model_allow_unused,
           c.run.dir};
@@ -477,7 +477,7 @@ inline ModelSection model_section(RunConfig& c) {
 
 // One stage of `stages`. All other keys are those of the whole run.
 template <class V>
-void describe_stage(V& v, RunConfig& c) {
+void describe_stage(V& v, StageConfig& c) {
   v("name", c.stage_name);
   v("steps", c.train.steps, between(0, kMaxSteps));
   v("tokens", c.train.tokens, at_least(0));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kVocabularyMultiple = 128;  // for fast matmuls
 
-void fit_vocabulary(RunConfig& config, const Tokenizer& tokenizer) {
+void fit_vocabulary(StageConfig& config, const Tokenizer& tokenizer) {
   const std::int64_t needed = tokenizer.vocab_size();
   std::int64_t& size = config.model.vocab_size;
   if (size >= needed) return;
@@ -63,7 +63,7 @@ std::int64_t pad_token_of(const Tokenizer& tokenizer, const ModelConfig& model) 
 }
 
 // The labels of the data are those of the model.
-void adopt_labels(RunConfig& config, const Tokenizer& tokenizer) {
+void adopt_labels(StageConfig& config, const Tokenizer& tokenizer) {
   if (config.objective.kind != ObjectiveKind::Classification) return;
   ModelConfig& model = config.model;
   std::string first = config.model_init.empty() ? "the model" : "the classifier in model.init";
@@ -101,17 +101,17 @@ void resolve_tokenizer(RunConfig& config) {
   } catch (const UserError& error) {
     user_error("data.tokenizer: {}", error.what());
   }
-  const auto adopt = [&](RunConfig& one) {
+  const auto adopt = [&](StageConfig& one) {
     fit_vocabulary(one, *tokenizer);
     adopt_end_of_document(one.model, *tokenizer);
     adopt_labels(one, *tokenizer);
     one.loaded.tokenizer = tokenizer;
   };
   adopt(config);
-  for (RunConfig& stage : config.stages) adopt(stage);
+  for (StageConfig& stage : config.stages) adopt(stage);
 }
 
-void set_trained_positions(RunConfig& config) {
+void set_trained_positions(StageConfig& config) {
   ModelConfig& model = config.model;
   if (model.positions() == PositionKind::Learned) return;
   const std::int64_t length = config.data.sequence_length;

@@ -8,7 +8,7 @@ namespace kintsugi {
 // give a larger number. Learned positions are a table and are not changed. A preset's rope scaling
 // is removed if the sequences are not longer than its original_max_positions; the weights of
 // model.init keep theirs.
-void set_trained_positions(RunConfig& config);
+void set_trained_positions(StageConfig& config);
 
 // For a resumed run: keeps the rope scaling of the checkpoint's `model`. Earlier versions kept a
 // preset's rope scaling in every case.

@@ -16,9 +16,7 @@ RunConfig RunConfig::at_stage(std::int64_t number) const {
   if (number < 0 || number >= stage_count())
     user_error("there is no stage {}: the configuration has {}", number + 1, stage_count());
   if (stages.empty()) return *this;
-  RunConfig config = stages[static_cast<std::size_t>(number)];
-  config.stages = stages;
-  return config;
+  return {stages[static_cast<std::size_t>(number)], stages};
 }
 
 RunConfig RunConfig::alone() const {
@@ -29,15 +27,15 @@ RunConfig RunConfig::alone() const {
   return config;
 }
 
-void complete_stage_names(std::vector<RunConfig>& stages) {
-  for (RunConfig& stage : stages)
+void complete_stage_names(std::vector<StageConfig>& stages) {
+  for (StageConfig& stage : stages)
     if (stage.stage_name.empty()) stage.stage_name = fmt::format("stage-{}", stage.stage + 1);
 }
 
-void relate_stages(const YamlDocument& document, std::vector<RunConfig>& stages) {
+void relate_stages(const YamlDocument& document, std::vector<StageConfig>& stages) {
   std::set<std::string> names;
   std::int64_t positions = 0;
-  for (RunConfig& stage : stages) {
+  for (StageConfig& stage : stages) {
     const std::string key = fmt::format("stages[{}]", stage.stage);
     if (!names.insert(stage.stage_name).second)
       user_error("{}: {}.name: there are two stages named {}: give each its own name",

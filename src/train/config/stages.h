@@ -8,9 +8,9 @@
 namespace kintsugi {
 
 // Names the stages that have no name.
-void complete_stage_names(std::vector<RunConfig>& stages);
+void complete_stage_names(std::vector<StageConfig>& stages);
 // Checks what complete stages must have in common, and carries over from stage to stage what has
 // been trained: the positions.
-void relate_stages(const YamlDocument& document, std::vector<RunConfig>& stages);
+void relate_stages(const YamlDocument& document, std::vector<StageConfig>& stages);
 
 }  // namespace kintsugi

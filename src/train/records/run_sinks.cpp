@@ -23,6 +23,7 @@ std::vector<ScalarPoint> points_of(const StepRecord& record) {
   for (const StepMetric& metric : step_metrics())
     if (const auto value = number_of(metric, record); value && !metric.tag.empty())
       points.push_back({metric.tag, *value});
+  for (const auto& [names, value] : named_values(record)) points.push_back({names->tag, value});
   if (record.valid.size() > 1)
     for (const StepRecord::Valid& set : record.valid) {
       points.push_back({"valid/loss/" + set.name, set.loss});
@@ -57,20 +58,15 @@ std::string absolute_path(const fs::path& path) {
   return (unknown ? path : whole).lexically_normal().string();
 }
 
-// The metrics of the table. Those of one name are neighbours.
-std::vector<PrometheusMetric> step_part(const std::vector<std::optional<double>>& values) {
-  std::vector<PrometheusMetric> metrics;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const StepMetric& one = step_metrics()[i];
-    const StepMetric::Prometheus& name = one.prometheus;
-    if (name.name.empty() || !values[i]) continue;
-    if (metrics.empty() || metrics.back().name != name.name)
-      metrics.push_back({name.name, one.help});
-    PrometheusSample sample{.value = *values[i]};
-    if (!name.label.empty()) sample.labels[name.label] = name.value;
-    metrics.back().samples.push_back(std::move(sample));
-  }
-  return metrics;
+// Metrics of one name are neighbours.
+void add_value(const MetricNames& names, double value, std::vector<PrometheusMetric>& metrics) {
+  const MetricNames::Prometheus& name = names.prometheus;
+  if (name.name.empty()) return;
+  if (metrics.empty() || metrics.back().name != name.name)
+    metrics.push_back({name.name, names.help});
+  PrometheusSample sample{.value = value};
+  if (!name.label.empty()) sample.labels[name.label] = name.value;
+  metrics.back().samples.push_back(std::move(sample));
 }
 
 std::vector<PrometheusMetric> validation_part(const std::vector<StepRecord::Valid>& sets) {
@@ -161,12 +157,23 @@ void RunSinks::note(const StepRecord& record) {
     else if (how == Combine::Last && metric.missing == StepMetric::Missing::Null)
       values_[i].reset();
   }
+  for (const auto& [names, value] : named_values(record)) {
+    const auto same = std::find_if(scalars_.begin(), scalars_.end(),
+                                   [&](const auto& one) { return one.first.json == names->json; });
+    if (same == scalars_.end())
+      scalars_.emplace_back(*names, value);
+    else
+      same->second = value;
+  }
   if (record.valid.size() > 1) valid_ = record.valid;
   if (!record.tasks.empty()) tasks_ = record.tasks;
 }
 
 std::vector<PrometheusMetric> RunSinks::prometheus_metrics(GoodputLog& log) {
-  std::vector<PrometheusMetric> metrics = step_part(values_);
+  std::vector<PrometheusMetric> metrics;
+  for (std::size_t i = 0; i < values_.size(); ++i)
+    if (values_[i]) add_value(step_metrics()[i], *values_[i], metrics);
+  for (const auto& [names, value] : scalars_) add_value(names, value, metrics);
   const auto append = [&](std::vector<PrometheusMetric> more) {
     metrics.insert(metrics.end(), more.begin(), more.end());
   };

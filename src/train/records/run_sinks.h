@@ -45,11 +45,12 @@ class RunSinks {
   std::string run_;             // the label of all metrics
   std::int64_t total_steps_;
   std::function<double()> now_s_;
-  std::vector<std::optional<double>> values_;  // for Prometheus; one entry per StepMetric
-  std::vector<StepRecord::Valid> valid_;       // of the last validation
-  std::vector<StepRecord::TaskMetric> tasks_;  // of the last evaluation
-  GoodputAmounts seconds_;                     // counters must not decrease by a rounding error
-  ByLevel<double> joules_;                     // the same
+  std::vector<std::optional<double>> values_;            // for Prometheus; one entry per StepMetric
+  std::vector<std::pair<MetricNames, double>> scalars_;  // the same of named scalars
+  std::vector<StepRecord::Valid> valid_;                 // of the last validation
+  std::vector<StepRecord::TaskMetric> tasks_;            // of the last evaluation
+  GoodputAmounts seconds_;  // counters must not decrease by a rounding error
+  ByLevel<double> joules_;  // the same
   double next_write_s_ = 0;
   bool running_ = true, lost_ = false;
 };

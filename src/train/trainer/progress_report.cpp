@@ -144,7 +144,7 @@ void ProgressReport::begin_steps() {
   double later = 0;
   for (std::size_t i = static_cast<std::size_t>(run_.config.stage) + 1;
        i < run_.config.stages.size(); ++i) {
-    const RunConfig& stage = run_.config.stages[i];
+    const StageConfig& stage = run_.config.stages[i];
     later += stage.total_tokens() *
              training_flops_per_token(stage.model, stage.data.sequence_length).causal();
   }
@@ -199,17 +199,17 @@ std::string ProgressReport::progress_line() const {
   if (means_.skipped() > 0)
     skipped = fmt::format("  skipped {} of {}", means_.skipped(), means_.steps());
   if (means_.outliers() > 0) skipped += fmt::format(" ({} as outliers)", means_.outliers());
-  std::string rewards;
-  if (run_.preference())
-    rewards = fmt::format("  margin {:.4f}  accuracy {:.3f}", means_.reward_margin(),
-                          means_.reward_accuracy());
+  std::string scalars;
+  for (std::size_t i = 0; i < run_.record.scalars.size(); ++i)
+    if (const DeclaredScalar& one = *run_.record.scalars[i].of; !one.label.empty())
+      scalars += fmt::format("  {} {:.{}f}", one.label, means_.scalar(i), one.digits);
   std::string joules_per_token = "–";
   if (const auto joules = means_.joules_per_token())
     joules_per_token = fmt::format("{:.3g} ({})", *joules, run_.record.energy_scope);
   return fmt::format(
       "{}step {:>6}/{}  loss {:.4f}{}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
       "lr {:.2e}{}  J/token {}",
-      stage, run_.state.step, run_.last_step(), means_.loss(), rewards, format_count(rate),
+      stage, run_.state.step, run_.last_step(), means_.loss(), scalars, format_count(rate),
       means_.step_time_s(), format_duration(eta_s()),
       causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
       means_.gradient_norm(), run_.record.lr, skipped, joules_per_token);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/metrics.h"
 #include "train/trainer/energy_account.h"
@@ -20,8 +21,8 @@ class StepMeans {
     if (record.skipped.empty()) {
       loss_ += record.loss;
       norm_ += record.gradient_norm;
-      margin_ += record.reward_margin.value_or(0);
-      accuracy_ += record.reward_accuracy.value_or(0);
+      scalars_.resize(record.scalars.size());
+      for (std::size_t i = 0; i < scalars_.size(); ++i) scalars_[i] += record.scalars[i].value;
     } else {
       ++skipped_;
       if (record.skipped == "outlier") ++outliers_;
@@ -39,8 +40,8 @@ class StepMeans {
   std::int64_t outliers() const { return outliers_; }  // optimizer.skip_step
   double loss() const { return loss_ / applied(); }
   double gradient_norm() const { return norm_ / applied(); }
-  double reward_margin() const { return margin_ / applied(); }  // with objective dpo
-  double reward_accuracy() const { return accuracy_ / applied(); }
+  // Of StepRecord::scalars, by its number there.
+  double scalar(std::size_t i) const { return (i < scalars_.size() ? scalars_[i] : 0) / applied(); }
   double step_time_s() const { return seconds_ / static_cast<double>(steps_); }
   double tokens_per_s() const { return static_cast<double>(tokens_) / seconds_; }
   // Empty: some steps were not metered.
@@ -53,7 +54,8 @@ class StepMeans {
   double applied() const { return static_cast<double>(steps_ - skipped_); }
 
   std::int64_t steps_ = 0, skipped_ = 0, outliers_ = 0, tokens_ = 0, unmetered_ = 0;
-  double loss_ = 0, norm_ = 0, margin_ = 0, accuracy_ = 0, seconds_ = 0, joules_ = 0;
+  double loss_ = 0, norm_ = 0, seconds_ = 0, joules_ = 0;
+  std::vector<double> scalars_;
 };
 
 // "8 ranks = tp 2 × cp 1 × dp 4 × pp 1, ZeRO 1; …"

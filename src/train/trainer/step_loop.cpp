@@ -10,16 +10,16 @@
 namespace kintsugi {
 
 void StepLoop::sum_over_ranks(StepSums& sums) {
-  Rewards& rewards = sums.of_step.rewards;
-  const std::array<double*, 10> own = {
-      &sums.of_step.loss, &sums.of_step.z, &rewards.chosen, &rewards.rejected, &rewards.accuracy,
-      &sums.next_targets, &sums.stops,     &sums.outliers,  &sums.saved,       &sums.save_due};
-  std::vector<double> values;
+  const std::array<double*, 5> own = {&sums.next_targets, &sums.stops, &sums.outliers, &sums.saved,
+                                      &sums.save_due};
+  std::vector<double> values(sums.of_step.begin(), sums.of_step.end());
   for (const double* value : own) values.push_back(*value);
   if (run_.energy != nullptr) append_values(sums.energy, values);
   run_.sum_over_ranks(values);
-  for (std::size_t i = 0; i < own.size(); ++i) *own[i] = values[i];
-  if (run_.energy != nullptr) sums.energy = energy_totals_of(std::span(values).subspan(own.size()));
+  auto value = values.begin();
+  for (double& one : sums.of_step) one = *value++;
+  for (double* one : own) *one = *value++;
+  if (run_.energy != nullptr) sums.energy = energy_totals_of(std::span(value, values.end()));
   targets_ = sums.next_targets;
   run_.stops.decide(sums.stops);
   parts_.saves.decide(sums.save_due);
@@ -94,11 +94,10 @@ StepResult StepLoop::finish_step(StepSums& sums, double targets, Trace* trace) {
         "only {} of {} ranks skipped step {} as an outlier, so their weights differ: run again to "
         "continue from the newest checkpoint",
         sums.outliers, run_.groups.ranks(), run_.state.step + 1));
-  return {.loss = sums.of_step.loss / targets,
-          .z_loss = run_.config.train.z_loss * sums.of_step.z / targets,
+  return {.loss = sums.of_step.front() / targets,
           .gradient_norm = local.gradient_norm,
           .outlier = sums.outliers > 0,
-          .rewards = sums.of_step.rewards.divided_by(targets)};
+          .scalars = run_.engine->scalars().values(sums.of_step, targets)};
 }
 
 void StepLoop::begin_record(const StepResult& result, std::int64_t step) {
@@ -110,18 +109,13 @@ void StepLoop::begin_record(const StepResult& result, std::int64_t step) {
                  .tokens = run_.state.tokens + tokens,
                  .step_tokens = tokens,
                  .loss = result.loss,
+                 .scalars = result.scalars,
                  .gradient_norm = result.gradient_norm,
                  .lr = run_.schedule.learning_rate(step),
                  .loss_scale = parts_.guard.loss_scale(),
                  .stage = config.stages.empty() ? "" : config.stage_name,
                  .memory_bytes = run_.engine->arena().total_bytes() + run_.backend.own_bytes()};
-  if (config.train.z_loss > 0) run_.record.z_loss = result.z_loss;
   if (config.batch.ramp.on()) run_.record.batch = sequences;
-  if (!run_.preference()) return;
-  run_.record.reward_chosen = result.rewards.chosen;
-  run_.record.reward_rejected = result.rewards.rejected;
-  run_.record.reward_margin = result.rewards.chosen - result.rewards.rejected;
-  run_.record.reward_accuracy = result.rewards.accuracy;
 }
 
 // What is known once the time of the step is.

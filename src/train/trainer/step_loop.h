@@ -34,7 +34,7 @@ class StepLoop {
   // Summed over all ranks by one all-reduce on host memory at the end of each step. A step has no
   // other collective on host memory.
   struct StepSums {
-    LossSums of_step = {};
+    LossSums of_step = {};     // what Engine::scalars() declares
     double next_targets = 0;   // Engine::targets_of the batches of the next step
     double stops = 0;          // what asks the ranks to stop: StopRequests::ask
     double outliers = 0;       // number of ranks that skipped this step as an outlier: all or none

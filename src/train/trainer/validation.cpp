@@ -10,15 +10,12 @@
 
 namespace kintsugi {
 
-void Validation::Score::add(const LossSums& sums) {
-  nats += sums.loss;
-  rewards.chosen += sums.rewards.chosen;
-  rewards.rejected += sums.rewards.rejected;
-  rewards.accuracy += sums.rewards.accuracy;
+void Validation::Score::add(std::span<const double> more) {
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
 }
 
 void Validation::Score::add(const Score& other) {
-  add(LossSums{.loss = other.nats, .rewards = other.rewards});
+  add(other.sums);
   targets += other.targets;
   bytes += other.bytes;
   matrix.add(other.matrix);
@@ -26,7 +23,7 @@ void Validation::Score::add(const Score& other) {
 
 std::optional<double> Validation::Score::bits_per_byte() const {
   if (bytes == 0) return {};
-  return nats / std::numbers::ln2 / static_cast<double>(bytes);
+  return sums.front() / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
 // Micro-batches are dealt to the data ranks in turn. All data ranks compute the same number, since
@@ -38,7 +35,7 @@ Validation::Score Validation::score(const ValidationSet& set, SampleBatch& batch
   SampleReader reader(run_.data->validation_options());
   std::vector<TokenRange> ranges;
   const bool classifies = run_.config.model.is_classifier();
-  Score score(run_.config.model.labels.size());
+  Score score = empty_score();
   const Coordinates& coordinates = run_.groups.coordinates;
   for (std::int64_t round = 0; round < set.size(); round += micro * run_.groups.grid.dp) {
     run_.note_activity();
@@ -72,20 +69,17 @@ Validation::Score Validation::score(const ValidationSet& set, SampleBatch& batch
     if (run_.groups.counts_sequences() && !classifies && !run_.preference())
       score.bytes += run_.data->bytes_of(targets);
   }
-  std::vector<double> sums = {
-      score.nats,           score.targets,          static_cast<double>(score.bytes),
-      score.rewards.chosen, score.rewards.rejected, score.rewards.accuracy,
-      run_.stops.ask()};
-  const std::ptrdiff_t own = std::ssize(sums);
+  std::vector<double> all = {score.targets, static_cast<double>(score.bytes), run_.stops.ask()};
+  const std::ptrdiff_t own = std::ssize(all);
   const std::span<double> counts = score.matrix.counts();
-  sums.insert(sums.end(), counts.begin(), counts.end());
-  run_.sum_over_ranks(sums);
-  score.nats = sums[0];
-  score.targets = sums[1];
-  score.bytes = static_cast<std::int64_t>(sums[2]);
-  score.rewards = {sums[3], sums[4], sums[5]};
-  run_.stops.decide(sums[6]);
-  std::copy(sums.begin() + own, sums.end(), counts.begin());
+  all.insert(all.end(), score.sums.begin(), score.sums.end());
+  all.insert(all.end(), counts.begin(), counts.end());
+  run_.sum_over_ranks(all);
+  score.targets = all[0];
+  score.bytes = static_cast<std::int64_t>(all[1]);
+  run_.stops.decide(all[2]);
+  std::copy_n(all.begin() + own, score.sums.size(), score.sums.begin());
+  std::copy(all.begin() + own + std::ssize(score.sums), all.end(), counts.begin());
   return score;
 }
 
@@ -93,7 +87,7 @@ void Validation::validate() {
   const auto begin = std::chrono::steady_clock::now();
   const EnergySpan energy(run_.energy, RunPhase::Validation);
   SampleBatch batch(run_.config.layout.micro_batch, run_.data->validation_options());
-  Score all(run_.config.model.labels.size());
+  Score all = empty_score();
   run_.record.valid.clear();
   std::vector<std::pair<std::string, Score>> sets;
   for (const ValidationSet& set : run_.data->validation()) {
@@ -106,13 +100,16 @@ void Validation::validate() {
   run_.record.valid_bits_per_byte = whole.bits_per_byte;
   run_.record.valid_accuracy = run_.record.valid_micro_f1 = whole.accuracy;
   run_.record.valid_macro_f1 = whole.macro_f1;
-  if (run_.preference())
-    run_.record.valid_reward_accuracy = all.rewards.divided_by(loss_divisor(all.targets)).accuracy;
+  run_.record.valid_scalars = run_.engine->scalars().values(all.sums, loss_divisor(all.targets));
+  std::erase_if(run_.record.valid_scalars,
+                [](const ScalarValue& one) { return one.of->valid.json.empty(); });
   last_loss_ = run_.record.valid_loss;
   show_score("", all);
-  if (run_.preference())
-    log_info("step {:>6}  held-out reward accuracy {:.4f}", run_.state.step,
-             *run_.record.valid_reward_accuracy);
+  for (const auto& [scalar, value] : run_.record.valid_scalars) {
+    std::string name = scalar->names.json;  // "reward_accuracy"
+    std::replace(name.begin(), name.end(), '_', ' ');
+    log_info("step {:>6}  held-out {} {:.4f}", run_.state.step, name, value);
+  }
   if (sets.size() > 1)
     for (const auto& [name, one] : sets) show_score(" " + name, one);
   if (run_.is_first() && run_.config.model.is_classifier()) report_labels(all.matrix);

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "eval/classification_scores.h"
 #include "train/trainer/batch_feed.h"
@@ -20,17 +22,19 @@ class Validation {
 
  private:
   struct Score {
-    explicit Score(std::size_t labels) : matrix(labels) {}
-    double nats = 0;
-    double targets = 0;      // Engine::targets_of
-    std::int64_t bytes = 0;  // of the targets with a loss; 0: unknown
-    Rewards rewards = {};    // sums; with preference pairs
-    ConfusionMatrix matrix;  // of a classifier
-    void add(const LossSums& sums);
+    std::vector<double> sums;  // as Engine::evaluate returns them
+    ConfusionMatrix matrix;    // of a classifier
+    double targets = 0;        // Engine::targets_of
+    std::int64_t bytes = 0;    // of the targets with a loss; 0: unknown
+    void add(std::span<const double> more);
     void add(const Score& other);
-    double loss() const { return nats / loss_divisor(targets); }
+    double loss() const { return sums.front() / loss_divisor(targets); }
     std::optional<double> bits_per_byte() const;
   };
+  Score empty_score() const {
+    return {.sums = std::vector<double>(run_.engine->scalars().sums()),
+            .matrix = ConfusionMatrix(run_.config.model.labels.size())};
+  }
   Score score(const ValidationSet& set, SampleBatch& batch);
   StepRecord::Valid valid_record(const std::string& name, const Score& score) const;
   void show_score(const std::string& set, const Score& score) const;
