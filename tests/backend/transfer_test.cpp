@@ -82,20 +82,20 @@ TEST_P(TransferTest, ManyRunAtATime) {
   backend_->fill(one, 1.0);
   struct Slot {
     Tensor buffer;
-    Backend::Collective collective = {};
+    Backend::Transfer transfer = {};
   };
   std::vector<Slot> slots(3);
   for (Slot& slot : slots) slot.buffer = device(block_size);
   for (int round = 0; round < 2; ++round)
     for (std::int64_t i = 0; i < blocks; ++i) {
       Slot& slot = slots[static_cast<std::size_t>(i) % slots.size()];
-      backend_->wait(slot.collective);
+      backend_->wait(slot.transfer);
       const Tensor block = all.rows(i * block_size, block_size);
       backend_->wait(backend_->to_device(slot.buffer, block));
       backend_->add(slot.buffer, one);
-      slot.collective = backend_->to_host(block, slot.buffer);
+      slot.transfer = backend_->to_host(block, slot.buffer);
     }
-  for (const Slot& slot : slots) backend_->wait(slot.collective);
+  for (const Slot& slot : slots) backend_->wait(slot.transfer);
   Values expected = counting(block_size * blocks, 0);
   for (double& value : expected) value += 2.0;
   EXPECT_TRUE(read(all) == expected);

@@ -222,7 +222,7 @@ struct EnergyConfig {
   double sample_s = 0.5;   // time between two readings of the meters
   std::string root = "/";  // holds sys/…, as the kernel provides it
   double node_w = 0;       // of a whole node without meters, for an estimate; 0: no estimate
-  // Of the GPUs, set after baseline_steps steps (energy/power_policy.h); 0: not changed.
+  // Of the GPUs, set after baseline_steps steps (energy/power/power_policy.h); 0: not changed.
   double power_limit_w = 0;
   std::int64_t gpu_clock_mhz = 0;
   std::int64_t baseline_steps = 20;
