@@ -353,7 +353,8 @@ TEST(FailedRuns, TheOtherRanksDoNotWaitForASlowCommand) {
   const TemporaryDirectory directory;
   RunLog log = opened_log(directory, gated_command(directory));
   log.status({}, StepRecord{.step = 3}, {}, NAN, "");
-  const std::function<void()> wait = log.fail({.rank = 2, .message = "rank 2: it broke"});
+  const std::function<void()> wait = log.fail(
+      {.kind = FailureKind::Error, .culprits = {{2}}, .text = "rank 2: it broke"});
   EXPECT_FALSE(fs::exists(directory / "told")) << "fail() does not wait for the command";
   const auto status = nlohmann::json::parse(read_text_file(directory / "status.json"));
   EXPECT_EQ(status["state"], "failed");
@@ -381,7 +382,7 @@ TEST(FailedRuns, AfterADeliveryNothingIsWaitedFor) {
   {
     const TemporaryDirectory directory;
     RunLog log = opened_log(directory, {});
-    EXPECT_FALSE(log.fail({.message = "before the first status"}));
+    EXPECT_FALSE(log.fail({.text = "before the first status"}));
     wait = log.events().delivery();
   }
   wait();  // returns, although the log is gone

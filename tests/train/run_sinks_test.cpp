@@ -240,7 +240,7 @@ TEST_F(RunSinksTest, MetricsPromIsReplacedAtIntervals) {
   EXPECT_EQ(value("kintsugi_step_total"), 4);
   EXPECT_EQ(value("kintsugi_updated_timestamp_seconds"), 1700000008);
   record(*log, 5, 3);
-  log->fail({.rank = 3, .node = "n7", .exit_code = 1, .message = "lost"});
+  log->fail({.kind = FailureKind::Lost, .culprits = {{3, "n7"}}, .text = "lost"});
   EXPECT_EQ(value("kintsugi_running"), 1) << "before any status there is nothing to fail";
   end(*log);
   EXPECT_EQ(value("kintsugi_step_total"), 5);

@@ -18,6 +18,7 @@
 #include "support/sanitizers.h"
 #include "support/small_run.h"
 #include "tensor/safetensors.h"
+#include "train/engine_options.h"
 #include "train/trainer/progress_report.h"
 
 namespace kintsugi {
