@@ -257,7 +257,8 @@ TEST(ExpertStack, IsTrainedByItsAuxiliaryLossAlone) {
       const StepResult result =
           engine.step({.ids = ids, .targets = targets}, {.step = step, .lr = 1e-2});
       EXPECT_EQ(result.loss == 0, !with_targets);
-      squares.push_back(value_of(result.scalars, kSquares));
+      const double per = with_targets ? static_cast<double>(targets.size()) : 1.0;
+      squares.push_back(per * value_of(result.scalars, kSquares));
     }
     return squares;
   };
