@@ -54,8 +54,7 @@ std::int64_t number(std::string text) {
 
 // The rows "| `core/` | 4,500 | 50 | 40 |" of the section "The budget".
 Sizes budget() {
-  static const std::regex row(
-      "^\\| `([a-z]+)/` \\| ([0-9,]+) \\| ([0-9,]+) \\| ([0-9,]+) \\|$");
+  static const std::regex row("^\\| `([a-z]+)/` \\| ([0-9,]+) \\| ([0-9,]+) \\| ([0-9,]+) \\|$");
   Sizes sizes;
   bool inside = false;
   std::smatch match;

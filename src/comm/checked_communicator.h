@@ -3,8 +3,8 @@
 #include <map>
 #include <vector>
 
-#include "core/collective.h"
 #include "comm/communicator.h"
+#include "core/collective.h"
 
 namespace kintsugi {
 
@@ -17,9 +17,7 @@ class CheckedCommunicator : public ForwardingCommunicator {
  public:
   CheckedCommunicator(std::unique_ptr<Communicator> inner, int world_rank,
                       std::unique_ptr<Communicator> host = nullptr)
-      : ForwardingCommunicator(std::move(inner)),
-        host_(std::move(host)),
-        world_rank_(world_rank) {}
+      : ForwardingCommunicator(std::move(inner)), host_(std::move(host)), world_rank_(world_rank) {}
   Work start(const Call& call) override;
   void wait(Work work) override;
   void barrier() override;

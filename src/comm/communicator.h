@@ -76,8 +76,7 @@ class Communicator {
   // Every rank sends counts.sent[r] elements to rank r. `sent` and `received` are in rank order,
   // without gaps.
   Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) {
-    return check_and_start(
-        {Collective::AllToAll, received, sent, ReduceOp::Sum, -1, &counts});
+    return check_and_start({Collective::AllToAll, received, sent, ReduceOp::Sum, -1, &counts});
   }
   Work all_to_all(Tensor received, Tensor sent);  // the same number of elements to each rank
   Work send(Tensor x, int to) {

@@ -5,9 +5,9 @@ namespace kintsugi {
 Communicator::Work RecordedCommunicator::start(const Call& call) {
   // In an all_to_all the ranks send different amounts, which would look like a disagreement.
   const bool sized = call.kind != Collective::AllToAll && call.whole();
-  const std::int64_t number = recorder_.call(
-      group_, call.kind, sized ? static_cast<std::int64_t>(call.whole().bytes()) : 0,
-      is_message(call.kind) ? call.peer : -1);
+  const std::int64_t number =
+      recorder_.call(group_, call.kind, sized ? static_cast<std::int64_t>(call.whole().bytes()) : 0,
+                     is_message(call.kind) ? call.peer : -1);
   const Work work = inner_->start(call);
   pending_[static_cast<std::size_t>(number) % pending_.size()] = {work.ticket, number};
   return work;

@@ -323,16 +323,14 @@ StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
 LossSums Engine::read_loss_sums() {
   std::fill(host_sums_.begin(), host_sums_.end(), 0.0);
   const auto of_losses = static_cast<std::size_t>(loss_sums_.elements());
-  if (counts_sums())
-    read_scalars(*backend_, loss_sums_, std::span(host_sums_).first(of_losses));
+  if (counts_sums()) read_scalars(*backend_, loss_sums_, std::span(host_sums_).first(of_losses));
   return host_sums_;
 }
 
 LocalStepResult Engine::finish_step() {
   const LossSums sums = read_loss_sums();
   if (const Tensor of_layers = scratch_.context().sums.values)
-    read_scalars(*backend_, of_layers,
-                 sums.last(static_cast<std::size_t>(of_layers.elements())));
+    read_scalars(*backend_, of_layers, sums.last(static_cast<std::size_t>(of_layers.elements())));
   const double squared_norm = read_scalar(*backend_, optimizer_.squared_norm());
   LocalStepResult result{.sums = sums, .gradient_norm = std::sqrt(squared_norm) * unscale_};
   if (limited_ && std::isfinite(result.gradient_norm))

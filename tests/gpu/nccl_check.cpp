@@ -85,6 +85,7 @@ class Staged : public ForwardingCommunicator {
       backend_.download(pending.host.data(), pending.device);
     if (pending_.empty()) pool_.empty();
   }
+
  private:
   struct Pending {
     Work work;

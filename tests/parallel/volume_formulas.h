@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/collective.h"
 #include "comm/grid.h"
+#include "core/collective.h"
 #include "parallel/layer_split.h"
 #include "support/family_traits.h"
 #include "support/parallel_run.h"

@@ -9,7 +9,6 @@
 namespace kintsugi {
 namespace {
 
-
 TEST(Collectives, RingsInsideANode) {
   const Machine machine = load_machine("dgx-h100");
   const GroupLinks links = links_of(machine, {.size = 8, .stride = 1});

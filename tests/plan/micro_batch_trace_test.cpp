@@ -142,7 +142,9 @@ TEST(StateTrace, BytesPerParameter) {
 TEST(StateTrace, TrafficOfAStep) {
   const PlanJob job = job_of("llama-8b", 8192);
   const StateTrace state = trace_state(job, {.dp = 8, .zero = 1}, {.layers = 32});
-  const auto bytes = [&](Collective collective) { return state.traffic.at({"shard", collective}).bytes; };
+  const auto bytes = [&](Collective collective) {
+    return state.traffic.at({"shard", collective}).bytes;
+  };
   EXPECT_NEAR(bytes(Collective::ReduceScatter) / state.parameters, 4, 1e-3);
   EXPECT_NEAR(bytes(Collective::AllGather) / state.parameters, 2, 1e-3);
   // Gradient 4 for the norm, 4 for the update; master and moments read and written 24; weight 2.

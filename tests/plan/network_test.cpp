@@ -13,7 +13,6 @@
 namespace kintsugi {
 namespace {
 
-
 // Hugging Face Ultra-Scale Playbook, runs with a pipeline in half of layouts.csv: the number of
 // runs, and of those that took at least half a second per micro-batch too long.
 TEST(Network, ChanceOfSlowMessages) {
@@ -78,7 +77,8 @@ TEST(Costs, CollectivesOverlapWithMatmuls) {
                                 .m = 4096,
                                 .n = 8192,
                                 .k = 8192};
-  const auto exposed = [&](Collective collective, const GroupLinks& links, double bytes, double hides) {
+  const auto exposed = [&](Collective collective, const GroupLinks& links, double bytes,
+                           double hides) {
     const LinksOf all = [&](const std::string&) -> const GroupLinks& { return links; };
     const TracedOperation exchange{.kind = TracedOperation::Kind::Collective,
                                    .bytes = bytes,

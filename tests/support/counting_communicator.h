@@ -3,8 +3,8 @@
 #include <array>
 #include <map>
 
-#include "core/collective.h"
 #include "comm/communicator.h"
+#include "core/collective.h"
 
 namespace kintsugi {
 

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include "core/collective.h"
 #include "comm/reduce.h"
+#include "core/collective.h"
 
 namespace kintsugi {
 namespace {

@@ -353,8 +353,8 @@ TEST(FailedRuns, TheOtherRanksDoNotWaitForASlowCommand) {
   const TemporaryDirectory directory;
   RunLog log = opened_log(directory, gated_command(directory));
   log.status({}, StepRecord{.step = 3}, {}, NAN, "");
-  const std::function<void()> wait = log.fail(
-      {.kind = FailureKind::Error, .culprits = {{2}}, .text = "rank 2: it broke"});
+  const std::function<void()> wait =
+      log.fail({.kind = FailureKind::Error, .culprits = {{2}}, .text = "rank 2: it broke"});
   EXPECT_FALSE(fs::exists(directory / "told")) << "fail() does not wait for the command";
   const auto status = nlohmann::json::parse(read_text_file(directory / "status.json"));
   EXPECT_EQ(status["state"], "failed");

@@ -1,6 +1,4 @@
 // A flipped bit in one copy of the weights is found, with its rank and its parameter.
-#include "train/trainer/rank_checks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include "support/parallel_run.h"
 #include "support/rank_trainers.h"
 #include "support/small_run.h"
+#include "train/trainer/rank_checks.h"
 
 namespace kintsugi {
 namespace {

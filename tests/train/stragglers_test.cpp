@@ -1,5 +1,3 @@
-#include "train/trainer/rank_checks.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -9,6 +7,7 @@
 #include "support/captured_log.h"
 #include "support/rank_trainers.h"
 #include "support/small_run.h"
+#include "train/trainer/rank_checks.h"
 
 namespace kintsugi {
 namespace {

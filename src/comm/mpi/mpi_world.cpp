@@ -4,10 +4,10 @@
 #include <exception>
 #include <map>
 
-#include "core/collective.h"
 #include "comm/launch_environment.h"
 #include "comm/local_communicator.h"
 #include "comm/mpi/collectives.h"
+#include "core/collective.h"
 
 namespace kintsugi {
 namespace {

@@ -63,8 +63,8 @@ Communicator::Work NcclCommunicator::start(const Call& call) {
       is_message(call.kind) ? lane_of({call.peer, call.kind == Collective::Send}) : lane_;
   Watch& watch = context_.watch;
   const std::size_t whole = bytes_of(call);
-  const auto started =
-      std::make_shared<nccl::Call>(lane, call.kind, static_cast<std::int64_t>(whole), watch.events());
+  const auto started = std::make_shared<nccl::Call>(
+      lane, call.kind, static_cast<std::int64_t>(whole), watch.events());
   const Event ready(watch.events());
   watch.exclusively(to_string(call.kind), lane.get(), [&] {
     KINTSUGI_CHECK(!is_capturing(context_.compute), "group {}: {} while a graph is captured",
@@ -87,10 +87,10 @@ void NcclCommunicator::issue(const Call& call, const Lane& lane) {
   const ncclDataType_t type = type_of(call.whole().dtype());
   switch (call.kind) {
     case Collective::AllReduce:
-      return check_nccl(ncclAllReduce(from, to, whole, type,
-                                      call.op == ReduceOp::Max ? ncclMax : ncclSum, lane.comm,
-                                      lane.stream),
-                        "ncclAllReduce");
+      return check_nccl(
+          ncclAllReduce(from, to, whole, type, call.op == ReduceOp::Max ? ncclMax : ncclSum,
+                        lane.comm, lane.stream),
+          "ncclAllReduce");
     case Collective::ReduceScatter:
       return check_nccl(
           ncclReduceScatter(from, to, count_of(shard), type, ncclSum, lane.comm, lane.stream),

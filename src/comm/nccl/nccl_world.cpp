@@ -161,8 +161,7 @@ std::string nccl_library_version() {
 bool built_with_nccl() { return true; }
 
 NcclWorld::NcclWorld(World& hosts, Backend& backend, NcclOptions options)
-    : World(hosts.place()),
-      state_(std::make_unique<State>(hosts, backend, std::move(options))) {}
+    : World(hosts.place()), state_(std::make_unique<State>(hosts, backend, std::move(options))) {}
 NcclWorld::~NcclWorld() = default;
 
 const std::string& NcclWorld::description() const { return state_->description; }

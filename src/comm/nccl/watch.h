@@ -12,12 +12,12 @@
 #include <thread>
 #include <vector>
 
-#include "core/collective.h"
 #include "comm/communicator.h"
 #include "comm/missing_ranks.h"
 #include "comm/nccl/calls.h"
 #include "comm/rank_failure.h"
 #include "comm/roll_call.h"
+#include "core/collective.h"
 #include "core/trace.h"
 
 namespace kintsugi::nccl {

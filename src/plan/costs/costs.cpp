@@ -165,7 +165,8 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
         // A rank sends while it receives: only the receive counts.
         const bool counts = o.collective != Collective::Send;
         double busy =
-            counts ? software.communication * collective_s(links(o.group), o.collective, o.bytes) : 0;
+            counts ? software.communication * collective_s(links(o.group), o.collective, o.bytes)
+                   : 0;
         cost.communication_s += busy;
         const bool all_reduce = o.collective == Collective::AllReduce;
         if (o.group == "tp" && !all_reduce && links(o.group).nodes == 1)

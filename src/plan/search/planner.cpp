@@ -176,13 +176,12 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p,
   if (l.zero < 2 || l.dp * l.cp == 1) return cost;
   const GroupLinks shard = links(l, GroupKind::Shard);
   const double calls = software_.layer_calls, slower = calls * software_.communication;
-  const double gather = l.zero == 3
-                            ? slower * collective_s(shard, Collective::AllGather,
-                                                    held.block_weights / calls)
-                            : 0;
+  const double gather =
+      l.zero == 3 ? slower * collective_s(shard, Collective::AllGather, held.block_weights / calls)
+                  : 0;
   const double wire = software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
-  const double scatter = slower * collective_s(shard, Collective::ReduceScatter,
-                                               wire * held.block_gradients / calls);
+  const double scatter =
+      slower * collective_s(shard, Collective::ReduceScatter, wire * held.block_gradients / calls);
   const double forward = cost.forward.total_s / layers, backward = cost.backward.total_s / layers;
   const double wait_forward = layers * std::max(0.0, gather - software_.overlaps_gather * forward);
   const double wait_backward =
@@ -211,9 +210,8 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
       const bool over_data = over_shard || group == GroupKind::Replica;
       const bool gathers_weights = over_shard && collective == Collective::AllGather;
       // Whole matrices are exchanged during the update (MatrixUpdates).
-      const bool of_matrices =
-          collective == Collective::AllToAll ||
-          (group == GroupKind::Replica && collective == Collective::Broadcast);
+      const bool of_matrices = collective == Collective::AllToAll ||
+                               (group == GroupKind::Replica && collective == Collective::Broadcast);
       if (over_shard && !gathers_weights && !of_matrices && l.zero >= 2)
         continue;  // counted per micro-batch
       const double wire =
