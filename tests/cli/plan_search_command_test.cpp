@@ -212,7 +212,7 @@ TEST_F(PlanSearchCommand, NamesTheImpossibleLimit) {
 // 4M tokens are 488 sequences, 7.6 for each of 64 GPUs. This is rounded to 8, so that micro-batches
 // of 2, 4 and 8 divide it. A given batch is not changed.
 TEST_F(PlanSearchCommand, DefaultBatch) {
-  const std::string plan = "--model llama-8b --machine snellius-h100 --json --best 1 --gpus ";
+  const std::string plan = "--model llama-1b --machine snellius-h100 --json --best 1 --gpus ";
   EXPECT_EQ(json::parse(run(plan + "64").out)["batch"], 512);
   EXPECT_EQ(json::parse(run(plan + "48").out)["batch"], 384);
   EXPECT_EQ(json::parse(run(plan + "64 --batch 448").out)["batch"], 448);
