@@ -181,7 +181,7 @@ int main(int argc, char** argv) {
         engine.begin_step(
             {ids, targets},
             {.step = ++step, .lr = 1e-4, .targets = engine.targets_of({ids, targets})});
-      loss = engine.finish_step().sums.loss / engine.targets_of({ids, targets});
+      loss = engine.finish_step().sums.front() / engine.targets_of({ids, targets});
       times.assign(1,
                    std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                        static_cast<double>(steps));

@@ -133,18 +133,19 @@ void grid(Gpu& gpu) {
   std::vector<Communicator*> all;
   for (const GroupSpec& spec : group_specs()) all.push_back(&groups[spec.kind]);
   Pool pool(gpu.backend, std::size_t{16} << 20);
-  const Tensor memory = pool.take(DType::F32, 300000);
+  constexpr std::int64_t n = 30000;
+  const Tensor memory = pool.take(DType::F32, n * std::ssize(all));
+  const auto part = [&](std::size_t i) { return memory.rows(static_cast<std::int64_t>(i) * n, n); };
   std::vector<std::shared_ptr<void>> registered;
   for (Communicator* const group : all)
     if (group->size() > 1) registered.push_back(group->register_memory(memory));
   gpu.backend.fill(memory, 1.0);
   std::vector<Communicator::Work> works;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    works.push_back(all[i]->all_reduce(memory.rows(static_cast<std::int64_t>(i) * 30000, 30000)));
+  for (std::size_t i = 0; i < all.size(); ++i) works.push_back(all[i]->all_reduce(part(i)));
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i]->wait(works[i]);
-    expect(gpu.backend, memory.rows(static_cast<std::int64_t>(i) * 30000, 30000),
-           static_cast<float>(all[i]->size()), "the sum of ones in group " + all[i]->name());
+    expect(gpu.backend, part(i), static_cast<float>(all[i]->size()),
+           "the sum of ones in group " + all[i]->name());
   }
 }
 
