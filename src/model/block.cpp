@@ -2,11 +2,31 @@
 
 namespace kintsugi {
 
+// ---- specs
+
 std::vector<LinearUse> LayerSpec::linears() {
   std::vector<LinearUse> all;
   for (BranchSpec& branch : branches)
     for (LinearUse& use : branch.sublayer.linears()) all.push_back(std::move(use));
   return all;
+}
+
+void clear_names_of(NormSpec& spec) { spec.name.clear(); }
+
+void clear_names_of(LinearSpec& spec) {
+  for (std::string& name : spec.weights) name.clear();
+  for (std::string& name : spec.biases) name.clear();
+  for (std::string& name : spec.adapters.names)
+    if (!name.empty()) name = "adapter";
+  if (spec.fp8) spec.fp8->site = 0;
+}
+
+void LayerSpec::clear_names() {
+  for (BranchSpec& branch : branches) {
+    for (std::optional<NormSpec>* const norm : {&branch.before, &branch.after})
+      if (*norm) clear_names_of(**norm);
+    branch.sublayer.clear_names();
+  }
 }
 
 // ---- a branch

@@ -24,12 +24,14 @@ enum class InitKind : std::uint8_t { Normal, Uniform, Ones, Zeros };
 struct Init {
   InitKind kind = InitKind::Normal;
   double scale = 0.0;  // Normal: standard deviation. Uniform: values are in [-scale, scale).
+  bool operator==(const Init&) const = default;
 };
 
 struct NormSpec {
   NormKind kind = NormKind::Rms;
   double eps = 1e-5;
   std::string name;  // prefix of the parameter names: NAME.weight and, for LayerNorm, NAME.bias
+  bool operator==(const NormSpec&) const = default;
 };
 
 // Low-rank adapters of the matrices of one LinearSpec (LoraConfig).
@@ -39,6 +41,7 @@ struct AdapterSpec {
   std::int64_t r = 0;
   double scale = 1, dropout = 0;
   bool any() const { return !names.empty(); }
+  bool operator==(const AdapterSpec&) const = default;
 };
 
 // fp8 matmuls of one LinearSpec (Fp8Config).
@@ -48,6 +51,7 @@ struct Fp8Spec {
   bool wgrad = true;                                // the gradient of the weights, too
   bool fast_forward = true, fast_backward = false;  // accumulation
   int site = 0;  // number of the matmul in the model, for statistics
+  bool operator==(const Fp8Spec&) const = default;
 };
 
 // y = x W^T + b. Several matrices with the same input are computed as one matmul.
@@ -63,6 +67,7 @@ struct LinearSpec {
   std::vector<Init> init = {};
   AdapterSpec adapters = {};
   std::optional<Fp8Spec> fp8 = {};
+  bool operator==(const LinearSpec&) const = default;
 };
 
 // Rotary position embedding.
@@ -88,6 +93,7 @@ struct AttentionSpec {
   std::optional<RopeSpec> rope = {};
   bool alibi = false;
   std::int64_t window = 0;  // keys that a query attends to, including its own; 0: all earlier ones
+  bool operator==(const AttentionSpec&) const = default;
 };
 
 // RetNet's token mixer: projections to q, k, v and a gate; retention; a norm per head times the
@@ -97,12 +103,14 @@ struct RetentionSpec {
   LinearSpec projection, out;                    // projection outputs q, k, v, gate
   RopeSpec rope;
   double norm_eps = 1e-6;
+  bool operator==(const RetentionSpec&) const = default;
 };
 
 struct MlpSpec {
   std::int64_t size = 0;
   ActivationKind activation = ActivationKind::Swiglu;
   LinearSpec up, down;  // SwiGLU: `up` outputs gate and up side by side
+  bool operator==(const MlpSpec&) const = default;
 };
 
 // A matmul of a sublayer, for fp8 and adapters.
@@ -116,34 +124,65 @@ std::vector<LinearUse> linears_of(AttentionSpec& spec);
 std::vector<LinearUse> linears_of(RetentionSpec& spec);
 std::vector<LinearUse> linears_of(MlpSpec& spec);
 
+// Removes what differs between layers that compute the same: names of parameters and numbers of
+// sites.
+void clear_names_of(NormSpec& spec);
+void clear_names_of(LinearSpec& spec);
+void clear_names_of(AttentionSpec& spec);
+void clear_names_of(RetentionSpec& spec);
+void clear_names_of(MlpSpec& spec);
+
 class Sublayer;
 std::shared_ptr<Sublayer> make_sublayer(const AttentionSpec& spec);
 std::shared_ptr<Sublayer> make_sublayer(const RetentionSpec& spec);
 std::shared_ptr<Sublayer> make_sublayer(const MlpSpec& spec);
 
-// The spec of a sublayer of any kind. A kind is a struct with the two functions above, or it does
-// not compile; no other code knows the kinds.
+// The spec of a sublayer of any kind. A kind is a struct with == and the three functions above, or
+// it does not compile; no other code knows the kinds.
 class SublayerSpec {
  public:
   template <class Kind>
   SublayerSpec(Kind kind)  // implicit: families assign the spec of a kind
-      : kind_(std::move(kind)),
-        linears_([](std::any& any) { return linears_of(*std::any_cast<Kind>(&any)); }),
-        make_([](const std::any& any) { return make_sublayer(*std::any_cast<Kind>(&any)); }) {}
+      : kind_(std::move(kind)), calls_(&kCalls<Kind>) {}
 
-  std::vector<LinearUse> linears() { return linears_(kind_); }
-  std::shared_ptr<Sublayer> make() const { return make_(kind_); }
+  std::vector<LinearUse> linears() { return calls_->linears(kind_); }
+  void clear_names() { calls_->clear_names(kind_); }
+  std::shared_ptr<Sublayer> make() const { return calls_->make(kind_); }
+  bool operator==(const SublayerSpec& other) const {
+    return calls_ == other.calls_ && calls_->equal(kind_, other.kind_);
+  }
 
  private:
+  struct Calls {
+    std::vector<LinearUse> (*linears)(std::any&);
+    void (*clear_names)(std::any&);
+    std::shared_ptr<Sublayer> (*make)(const std::any&);
+    bool (*equal)(const std::any&, const std::any&);
+  };
+  template <class Kind>
+  static const Kind& as(const std::any& any) {
+    return *std::any_cast<Kind>(&any);
+  }
+  template <class Kind>
+  static Kind& as(std::any& any) {
+    return *std::any_cast<Kind>(&any);
+  }
+  template <class Kind>
+  static constexpr Calls kCalls = {
+      [](std::any& any) { return linears_of(as<Kind>(any)); },
+      [](std::any& any) { clear_names_of(as<Kind>(any)); },
+      [](const std::any& any) { return make_sublayer(as<Kind>(any)); },
+      [](const std::any& a, const std::any& b) { return as<Kind>(a) == as<Kind>(b); }};
+
   std::any kind_;
-  std::vector<LinearUse> (*linears_)(std::any&);
-  std::shared_ptr<Sublayer> (*make_)(const std::any&);
+  const Calls* calls_;
 };
 
 // x += after(sublayer(before(x))); both norms are optional.
 struct BranchSpec {
   std::optional<NormSpec> before = {}, after = {};
   SublayerSpec sublayer;
+  bool operator==(const BranchSpec&) const = default;
 };
 
 // One transformer block: its branches run in order.
@@ -151,6 +190,8 @@ struct LayerSpec {
   std::vector<BranchSpec> branches;
 
   std::vector<LinearUse> linears();  // of all branches
+  void clear_names();                // clear_names_of() of all its parts
+  bool operator==(const LayerSpec&) const = default;
 };
 
 struct EmbeddingSpec {

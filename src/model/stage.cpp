@@ -20,10 +20,9 @@ BatchSize largest_micro_batch(const StageOptions& options, const ModelGroups& gr
 // ---- scratch, shared by the stages of a rank
 
 StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore& store,
-                           const ModelConfig& config, const ModelGroups& groups,
+                           ModelLayers layers, const ModelGroups& groups,
                            const StageOptions& options)
-    : model_(model_spec(config)),
-      first_trained_layer_(kintsugi::first_trained_layer(config)),
+    : layers_(std::move(layers)),
       options_(options),
       size_(largest_micro_batch(options, groups)),
       context_{.backend = &backend,
@@ -31,14 +30,13 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
                .tensor = TensorGroup(*groups.tensor, groups.sequence_parallel)} {
   const DType dtype = store.dtype();
   if (groups.context->size() > 1) context_.context = groups.context;
-  std::vector<Declaration> blocks;
-  for (int layer = 0; layer < static_cast<int>(model_.layers.size()); ++layer)
-    blocks.push_back(declaration(layer));
+  std::vector<Declaration> blocks;  // one of each kind
+  for (const int layer : layers_.first) blocks.push_back(declaration(layer));
   context_.tables = allocate_position_tables(arena, blocks, dtype,
                                              std::max(options.max_positions, options.length));
   if (context_.context != nullptr) allocate_ring(arena, blocks);
   shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
-  stream_ = allocate_stream_buffers(arena, model_.hidden_size, dtype, size_, options.training);
+  stream_ = allocate_stream_buffers(arena, model().hidden_size, dtype, size_, options.training);
   allocate_sums(arena, blocks);
   const auto per_token = [&](const char* name) {
     return arena.allocate(Region::Activations, name, accumulator_of(dtype), {size_.tokens()});
@@ -82,17 +80,17 @@ void StageScratch::allocate_sums(Arena& arena, const std::vector<Declaration>& b
 
 Declaration StageScratch::declaration(int layer) const {
   Declaration declared(layer_ranks());
-  Block(model_, layer).declare(declared);
+  Block(model(), layer).declare(declared);
   return declared;
 }
 
 LikelyTokens StageScratch::likely_tokens(std::int64_t tokens) const {
   const DType wide = losses_.dtype();
   const std::size_t column = static_cast<std::size_t>(tokens) * size_of(wide),
-                    room = static_cast<std::size_t>(tokens * model_.hidden_size) *
+                    room = static_cast<std::size_t>(tokens * model().hidden_size) *
                            size_of(stream_.dnormed.dtype());
   KINTSUGI_CHECK(4 * column <= room, "a hidden size of {} has no room for the most likely tokens",
-                 model_.hidden_size);
+                 model().hidden_size);
   auto* const memory = static_cast<std::byte*>(stream_.dnormed.data());
   return {.logits = Tensor(memory + column, wide, {tokens}),
           .log_sum = Tensor(memory + 2 * column, wide, {tokens}),
@@ -390,7 +388,7 @@ void Stage::backward_weight(const MicroBatch& batch, int number) {
 // The embedding's backward reads only the weights of its norm.
 void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradient) {
   if (!embedding_) return;
-  if (scratch_->first_trained_layer() >= 0) {  // nothing of the embedding is trained
+  if (scratch_->layers().first_trained >= 0) {  // nothing of the embedding is trained
     if (tied_in_stage())
       call_hooks([&](BucketHooks& hooks) { hooks.done_with_all_weights(embedding_buckets_); });
     return;

@@ -10,6 +10,7 @@
 #include "model/input_offload.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
+#include "model/model_layers.h"
 #include "model/preference.h"
 
 namespace kintsugi {
@@ -39,8 +40,8 @@ struct StageOptions {
 // What all stages of a rank share: tables, groups, and workspace for the stage that runs.
 class StageScratch {
  public:
-  StageScratch(Backend& backend, Arena& arena, const ParameterStore& store,
-               const ModelConfig& config, const ModelGroups& groups, const StageOptions& options);
+  StageScratch(Backend& backend, Arena& arena, const ParameterStore& store, ModelLayers layers,
+               const ModelGroups& groups, const StageOptions& options);
   StageScratch(const StageScratch&) = delete;
   StageScratch& operator=(const StageScratch&) = delete;
 
@@ -48,8 +49,8 @@ class StageScratch {
   // built only to plan its memory.
   void prepare();
 
-  const ModelSpec& model() const { return model_; }
-  int first_trained_layer() const { return first_trained_layer_; }
+  const ModelSpec& model() const { return layers_.spec; }
+  const ModelLayers& layers() const { return layers_; }
   const StageOptions& options() const { return options_; }
   const BatchSize& size() const { return size_; }  // of the largest micro-batch
   BatchSize size(const MicroBatch& batch) const {
@@ -89,8 +90,7 @@ class StageScratch {
   void allocate_ring(Arena& arena, const std::vector<Declaration>& blocks);
   void allocate_sums(Arena& arena, const std::vector<Declaration>& blocks);
 
-  ModelSpec model_;
-  int first_trained_layer_;
+  ModelLayers layers_;
   StageOptions options_;
   BatchSize size_;
   std::optional<RingAttention> ring_;
@@ -171,7 +171,7 @@ class Stage {
   int layers() const { return range_.last_layer - range_.first_layer; }
   // The block with which a backward ends: below it, nothing is trained.
   int last_backward() const {
-    return std::clamp(scratch_->first_trained_layer() - range_.first_layer, 0, layers());
+    return std::clamp(scratch_->layers().first_trained - range_.first_layer, 0, layers());
   }
   // Whether the stage has both the embedding and a head that is tied to it.
   bool tied_in_stage() const { return scratch_->model().tied && range_.embedding && range_.head; }

@@ -199,49 +199,20 @@ std::vector<int> layers_of(const std::vector<StageLayers>& ranges) {
 
 }  // namespace
 
-namespace {
-
-bool layers_save_alike(const ModelSpec& model, int layer, int other) {
-  const auto saved_by = [&](int number) {
-    Declaration declared({});
-    Block(model, number).declare(declared);
-    return declared.saved();
-  };
-  const auto key = [](const TensorSpec& x) {
-    const std::int64_t bytes = x.bytes ? x.bytes({.length = kFp8Multiple}, DType::BF16, true) : 0;
-    return std::tuple(x.label, x.per, x.width, x.most, x.wide, x.dropped_by, x.kept, x.temporary,
-                      bytes);
-  };
-  const std::vector<TensorSpec> a = saved_by(layer), b = saved_by(other);
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](const TensorSpec& x, const TensorSpec& y) { return key(x) == key(y); });
-}
-
-bool chunks_save_alike(const ModelSpec& model, const std::vector<StageLayers>& ranges) {
-  if (model.layers.empty()) return true;
+bool save_same_tensors(const ModelLayers& model, const StageOptions& options,
+                       const std::vector<StageLayers>& ranges) {
+  if (options.offload_inputs) return false;  // chunks offload different blocks
   const auto size = [](const StageLayers& range) { return range.last_layer - range.first_layer; };
   const StageLayers& longest =
       *std::max_element(ranges.begin(), ranges.end(),
                         [&](const auto& a, const auto& b) { return size(a) < size(b); });
-  for (const StageLayers& range : ranges)
+  return std::all_of(ranges.begin(), ranges.end(), [&](const StageLayers& range) {
     for (int i = 0; i < size(range); ++i)
-      if (range.first_layer != longest.first_layer &&
-          !layers_save_alike(model, range.first_layer + i, longest.first_layer + i))
-        return false;
-  return true;
-}
-
-}  // namespace
-
-bool save_same_tensors(const ModelSpec& model, const StageOptions& options,
-                       const std::vector<StageLayers>& ranges) {
-  if (options.offload_inputs) return false;  // chunks offload different blocks
-  if (!chunks_save_alike(model, ranges)) return false;
-  return options.recompute == Recompute::None ||
-         std::all_of(ranges.begin(), ranges.end(), [&](const StageLayers& range) {
-           return range.first_layer % options.recompute_every ==
-                  ranges.front().first_layer % options.recompute_every;
-         });
+      if (!model.save_same_tensors(range.first_layer + i, longest.first_layer + i)) return false;
+    return options.recompute == Recompute::None ||
+           range.first_layer % options.recompute_every ==
+               ranges.front().first_layer % options.recompute_every;
+  });
 }
 
 std::size_t OutputBuffers::write(int chunk, int micro_batch) {
@@ -269,7 +240,7 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
   const Shape size{scratch.size().rows(), scratch.model().hidden_size};
   PipelineSchedule schedule = make_pipeline_schedule(shape);
   planned_ = slots_of(schedule, group.rank(), layers_of(ranges),
-                      save_same_tensors(scratch.model(), scratch.options(), ranges));
+                      save_same_tensors(scratch.layers(), scratch.options(), ranges));
   slots_ = planned_;
   actions_ = std::move(schedule.ranks[static_cast<std::size_t>(group.rank())]);
   std::vector<StageLayers> stashes;

@@ -24,9 +24,8 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
                    bool alike);
 // For a schedule with fewer micro-batches than that of `planned`, whose buffers it uses.
 RankSlots slots_within(const RankSlots& planned, const PipelineSchedule& schedule, int rank);
-// Whether the n-th layers of all chunks of a rank save the same tensors. A model without layers:
-// all of its layers do.
-bool save_same_tensors(const ModelSpec& model, const StageOptions& options,
+// Whether the n-th layers of all chunks of a rank save the same tensors.
+bool save_same_tensors(const ModelLayers& model, const StageOptions& options,
                        const std::vector<StageLayers>& ranges);
 
 // Tracks which of two buffers holds the output of which forward. Forwards write them in turn, and a

@@ -137,6 +137,8 @@ StepLayout::StepLayout(const std::vector<StepSequence>& sequences, const StepSha
 
 void StepLayout::add(const StepSequence& s, std::int64_t table_row, const StepShape& shape) {
   const std::int64_t first = rows(), count = std::ssize(s.tokens);
+  KINTSUGI_CHECK(!shape.has_pages || std::ssize(s.pages) * kPageTokens >= s.position + count,
+                 "{} pages for {} tokens", s.pages.size(), s.position + count);
   ids.insert(ids.end(), s.tokens.begin(), s.tokens.end());
   for (std::int64_t i = s.position; i < s.position + count; ++i) {
     positions.push_back(narrow(i));

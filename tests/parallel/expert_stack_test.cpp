@@ -21,6 +21,7 @@ struct ExpertStackSpec {
   std::string name;
   std::int64_t hidden = 0;
   DataGroups data = {};
+  bool operator==(const ExpertStackSpec&) const = default;
 };
 
 // A token with id i is multiplied by matrix i % 3, or by none if that is 2. The auxiliary loss is
@@ -118,6 +119,7 @@ class ExpertStack final : public Sublayer {
 };
 
 std::vector<LinearUse> linears_of(ExpertStackSpec&) { return {}; }
+void clear_names_of(ExpertStackSpec& spec) { spec.name.clear(); }
 std::shared_ptr<Sublayer> make_sublayer(const ExpertStackSpec& spec) {
   return std::make_shared<ExpertStack>(spec);
 }

@@ -36,12 +36,13 @@ TEST(Fp8Trace, AllMatmulsOfABlockAndNoneOfTheHead) {
     const PlanJob job = job_in_fp8(preset);
     PlanJob plain = job;
     plain.model.fp8 = {};
-    const MicroBatchTrace fp8 = trace_micro_batch(job, {}), bf16 = trace_micro_batch(plain, {});
+    const MicroBatchTrace fp8 = trace_micro_batch(job, job.model, {}),
+                          bf16 = trace_micro_batch(plain, plain.model, {});
     for (const auto part : {&BlockTrace::forward, &BlockTrace::backward}) {
-      EXPECT_EQ(matmul_flops(fp8.plain.*part, DType::F8),
-                matmul_flops(bf16.plain.*part, DType::BF16))
+      EXPECT_EQ(matmul_flops(fp8.layers[0].plain.*part, DType::F8),
+                matmul_flops(bf16.layers[0].plain.*part, DType::BF16))
           << preset;
-      EXPECT_EQ(matmul_flops(fp8.plain.*part, DType::BF16), 0) << preset;
+      EXPECT_EQ(matmul_flops(fp8.layers[0].plain.*part, DType::BF16), 0) << preset;
     }
     EXPECT_EQ(matmul_flops(fp8.head, DType::F8), 0);
     EXPECT_GT(matmul_flops(fp8.head, DType::BF16), 0);
@@ -51,33 +52,39 @@ TEST(Fp8Trace, AllMatmulsOfABlockAndNoneOfTheHead) {
 // Weights are quantized in the first micro-batch of a step, or at every use.
 TEST(Fp8Trace, WeightsOncePerStep) {
   const PlanJob job = job_in_fp8("llama-8b");
-  const MicroBatchTrace whole = trace_micro_batch(job, {}),
-                        copied = trace_micro_batch(job, {.dp = 8, .zero = 1}),
-                        sharded = trace_micro_batch(job, {.dp = 8, .zero = 3});
-  const double later = quantized(whole.plain.forward);
+  const MicroBatchTrace whole = trace_micro_batch(job, job.model, {}),
+                        copied = trace_micro_batch(job, job.model, {.dp = 8, .zero = 1}),
+                        sharded = trace_micro_batch(job, job.model, {.dp = 8, .zero = 3});
+  const double later = quantized(whole.layers[0].plain.forward);
   // Each weight is read twice, in fp32 or from the copy in bf16, and written in both orientations.
   const double weights = 4096.0 * (6144 + 4096 + 3 * 14336);
-  EXPECT_NEAR((quantized(whole.plain.first_forward) - later) / weights, 2 * 4 + 2, 0.01);
-  EXPECT_NEAR((quantized(copied.plain.first_forward) - later) / weights, 2 * 2 + 2, 0.01);
-  EXPECT_EQ(quantized(sharded.plain.first_forward), quantized(sharded.plain.forward));
-  EXPECT_GT(quantized(sharded.plain.forward), later);
-  EXPECT_GT(quantized(sharded.plain.backward), quantized(whole.plain.backward));
+  EXPECT_NEAR((quantized(whole.layers[0].plain.first_forward) - later) / weights, 2 * 4 + 2, 0.01);
+  EXPECT_NEAR((quantized(copied.layers[0].plain.first_forward) - later) / weights, 2 * 2 + 2, 0.01);
+  EXPECT_EQ(quantized(sharded.layers[0].plain.first_forward),
+            quantized(sharded.layers[0].plain.forward));
+  EXPECT_GT(quantized(sharded.layers[0].plain.forward), later);
+  EXPECT_GT(quantized(sharded.layers[0].plain.backward), quantized(whole.layers[0].plain.backward));
   PlanJob often = job;
   often.model.fp8.keep_weights = false;
-  EXPECT_EQ(quantized(trace_micro_batch(often, {.dp = 8, .zero = 1}).plain.forward),
-            quantized(sharded.plain.forward));
+  EXPECT_EQ(
+      quantized(
+          trace_micro_batch(often, often.model, {.dp = 8, .zero = 1}).layers[0].plain.forward),
+      quantized(sharded.layers[0].plain.forward));
 }
 
 TEST(Fp8Trace, ExcludedLayersAreThoseOfBf16) {
   const PlanJob job = job_in_fp8("llama-8b", {.first = 2, .last = 1});
   PlanJob plain = job;
   plain.model.fp8 = {};
-  const MicroBatchTrace mixed = trace_micro_batch(job, {}), bf16 = trace_micro_batch(plain, {}),
-                        fp8 = trace_micro_batch(job_in_fp8("llama-8b"), {});
-  EXPECT_EQ(mixed.bf16.plain.forward.flops(), bf16.plain.forward.flops());
-  EXPECT_EQ(matmul_flops(mixed.bf16.plain.forward, DType::F8), 0);
-  EXPECT_EQ(matmul_flops(mixed.plain.forward, DType::F8),
-            matmul_flops(fp8.plain.forward, DType::F8));
+  const PlanJob in_fp8 = job_in_fp8("llama-8b");
+  const MicroBatchTrace mixed = trace_micro_batch(job, job.model, {}),
+                        bf16 = trace_micro_batch(plain, plain.model, {}),
+                        fp8 = trace_micro_batch(in_fp8, in_fp8.model, {});
+  EXPECT_EQ(mixed.layers[0].plain.forward.flops(), bf16.layers[0].plain.forward.flops());
+  EXPECT_EQ(matmul_flops(mixed.layers[0].plain.forward, DType::F8), 0);
+  ASSERT_EQ(mixed.layers.size(), 2u) << "the first layers are not in fp8";
+  EXPECT_EQ(matmul_flops(mixed.layers[1].plain.forward, DType::F8),
+            matmul_flops(fp8.layers[0].plain.forward, DType::F8));
   // More excluded layers take longer.
   const auto seconds = [](Fp8Config::Layers layers) {
     return Planner(job_in_fp8("llama-8b", layers), load_machine("h200")).timing({}).step_s;

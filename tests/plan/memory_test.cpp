@@ -85,48 +85,84 @@ EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
           .reduce_in_bf16 = job.reduce_in_bf16};
 }
 
+void expect_memory_of_engine(const PlanJob& job, const Layout& layout) {
+  const ModelLayers model(job.model);
+  const MicroBatchTrace pass = trace_micro_batch(job, model, layout);
+  const auto slots =
+      layout.pp == 1
+          ? pipeline_micro_batches({})
+          : pipeline_micro_batches({layout.schedule, layout.pp,
+                                    static_cast<int>(micro_batches_per_step(layout, job.batch)),
+                                    layout.chunks});
+  const auto split = balanced_split(job.model, layout.pp * layout.chunks);
+  for (int stage = 0; stage < layout.pp; ++stage) {
+    const Coordinates coordinates{.pp = stage};
+    OperationTrace trace;
+    SimBackend backend(trace, job.classifier_elements);
+    PlanningAllocator memory;
+    const Groups groups = planned_groups(grid_of(layout, job.model), coordinates);
+    const Engine engine(backend, memory, engine_options(job, layout), groups);
+    const auto parts = stage_layers(split, layout.pp, stage);
+    const StateTrace state =
+        trace_state(job, model, layout, stage_contents(model, parts), coordinates);
+    EXPECT_EQ(
+        rank_memory(job, model, layout, pass, state, parts, slots[static_cast<std::size_t>(stage)]),
+        bytes_by_region(engine.arena()))
+        << to_string(layout) << ", stage " << stage << " of " << job.model.layers << " layers, "
+        << to_string(job.model.family) << (job.model.freeze.empty() ? "" : ", frozen layers")
+        << (job.model.fp8.on() ? ", fp8" : "")
+        << (job.optimizer.kind == OptimizerKind::Muon ? ", Muon" : "")
+        << (job.preference ? ", pairs" : "");
+  }
+}
+
+bool fits(const Layout& layout, const PlanJob& job) {
+  try {
+    fit_layout(layout, workload_of(job), layout.ranks());
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 TEST(PlanMemory, IsTheEnginesByteForByte) {
   std::mt19937 random(7);
   int layouts = 0, pipelines = 0;
   for (int attempt = 0; layouts < 60 && attempt < 2000; ++attempt) {
     const PlanJob job = random_job(random);
     const Layout layout = random_layout(random);
-    try {
-      fit_layout(layout, workload_of(job), layout.ranks());
-    } catch (const UserError&) {
-      continue;
-    }
+    if (!fits(layout, job)) continue;
     ++layouts;
     pipelines += layout.pp > 1 ? 1 : 0;
-    const MicroBatchTrace pass = trace_micro_batch(job, layout);
-    const auto slots =
-        layout.pp == 1
-            ? pipeline_micro_batches({})
-            : pipeline_micro_batches({layout.schedule, layout.pp,
-                                      static_cast<int>(micro_batches_per_step(layout, job.batch)),
-                                      layout.chunks});
-    const auto split = balanced_split(job.model, layout.pp * layout.chunks);
-    for (int stage = 0; stage < layout.pp; ++stage) {
-      const Coordinates coordinates{.pp = stage};
-      OperationTrace trace;
-      SimBackend backend(trace, job.classifier_elements);
-      PlanningAllocator memory;
-      const Groups groups = planned_groups(grid_of(layout, job.model), coordinates);
-      const Engine engine(backend, memory, engine_options(job, layout), groups);
-      const auto parts = stage_layers(split, layout.pp, stage);
-      int layers = 0;
-      for (const StageLayers& part : parts) layers += part.last_layer - part.first_layer;
-      const StateTrace state = trace_state(
-          job, layout, {layers, parts.front().embedding, parts.back().head}, coordinates);
-      const RegionBytes planned =
-          rank_memory(job, layout, pass, state, parts, slots[static_cast<std::size_t>(stage)]);
-      EXPECT_EQ(planned, bytes_by_region(engine.arena()))
-          << to_string(layout) << ", stage " << stage << " of " << job.model.layers << " layers, "
-          << to_string(job.model.family);
-    }
+    expect_memory_of_engine(job, layout);
   }
   EXPECT_EQ(layouts, 60);
   EXPECT_GT(pipelines, 20);
+}
+
+// Windows in two of three layers, two layers frozen, and fp8 in all but the last.
+TEST(PlanMemory, OfLayersOfSeveralKinds) {
+  std::mt19937 random(8);
+  int layouts = 0;
+  for (int attempt = 0; layouts < 20 && attempt < 1000; ++attempt) {
+    PlanJob job = random_job(random);
+    job.model.family = Family::Olmo3;
+    job.model.layers = 9;
+    job.model.kv_heads = 8;
+    job.model.sliding_window = 32;
+    job.model.layer_types = {LayerType::Sliding, LayerType::Full, LayerType::Sliding};
+    if (attempt % 2 == 0) job.model.freeze = {"model.layers.4.*", "model.layers.8.*"};
+    if (attempt % 3 == 0) {
+      job.precision = DType::BF16;
+      job.model.fp8 = {.recipe = Fp8Recipe::Rowwise, .bf16_layers = {.first = 0, .last = 1}};
+    }
+    job.model.complete_and_check();
+    const Layout layout = random_layout(random);
+    if (!fits(layout, job)) continue;
+    ++layouts;
+    expect_memory_of_engine(job, layout);
+  }
+  EXPECT_EQ(layouts, 20);
 }
 
 // The memory of a real engine on the CPU equals the plan.
@@ -139,10 +175,12 @@ TEST(PlanMemory, IsThatOfARealRun) {
     Layout layout{.micro_batch = 2,
                   .recompute = one_of(random, {Recompute::None, Recompute::Full})};
     Engine engine(*backend, *backend, engine_options(job, layout));
-    const RegionBytes planned = rank_memory(
-        job, layout, trace_micro_batch(job, layout),
-        trace_state(job, layout, {static_cast<int>(job.model.layers)}),
-        stage_layers({static_cast<int>(job.model.layers)}, 1, 0), pipeline_micro_batches({})[0]);
+    const ModelLayers model(job.model);
+    const auto whole = stage_layers({static_cast<int>(job.model.layers)}, 1, 0);
+    const RegionBytes planned =
+        rank_memory(job, model, layout, trace_micro_batch(job, model, layout),
+                    trace_state(job, model, layout, stage_contents(model, whole)), whole,
+                    pipeline_micro_batches({})[0]);
     EXPECT_EQ(planned, bytes_by_region(engine.arena()));
     Planner planner(job, load_machine("laptop"));
     EXPECT_EQ(total(planner.memory(layout)[0]),
@@ -152,23 +190,27 @@ TEST(PlanMemory, IsThatOfARealRun) {
 
 // pipeline_micro_batches computes long schedules from short ones.
 TEST(PlanMemory, SlotsOfLongSchedules) {
-  for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
-                                  PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1})
-    for (const int stages : {2, 3, 5, 8})
-      for (const int micro_batches : {1, 2, 7, 15, 30, 48, 75, 120}) {
-        const PipelineShape shape{kind, stages, micro_batches,
-                                  kind == PipelineKind::Interleaved ? 2 + stages % 3 : 1};
-        PipelineSchedule schedule;
-        try {
-          schedule = make_pipeline_schedule(shape);
-        } catch (const UserError&) {
-          continue;
-        }
-        const auto planned = pipeline_micro_batches(shape);
-        for (int rank = 0; rank < stages; ++rank)
-          EXPECT_EQ(planned[static_cast<std::size_t>(rank)], held_micro_batches(schedule, rank))
-              << to_string(kind) << " " << stages << " x " << micro_batches << " rank " << rank;
-      }
+  const auto expect_held = [](const PipelineShape& shape) {
+    PipelineSchedule schedule;
+    try {
+      schedule = make_pipeline_schedule(shape);
+    } catch (const UserError&) {
+      return;
+    }
+    const auto planned = pipeline_micro_batches(shape);
+    for (int rank = 0; rank < shape.stages; ++rank)
+      EXPECT_EQ(planned[static_cast<std::size_t>(rank)], held_micro_batches(schedule, rank))
+          << to_string(shape.kind) << " " << shape.stages << " x " << shape.micro_batches << ", "
+          << shape.chunks << " chunks, rank " << rank;
+  };
+  for (const int stages : {2, 3, 5, 8})
+    for (const int micro_batches : {1, 2, 7, 15, 16, 24, 30, 48, 75, 120}) {
+      for (const PipelineKind kind :
+           {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward, PipelineKind::ZeroBubbleH1})
+        expect_held({kind, stages, micro_batches, 1});
+      for (const int chunks : {2, 3, 4})
+        expect_held({PipelineKind::Interleaved, stages, micro_batches, chunks});
+    }
 }
 
 TEST(SimWorld, GroupsAreThoseOfTheGrid) {

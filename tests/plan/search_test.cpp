@@ -111,10 +111,8 @@ TEST(PlanFp8, Texts) {
             "{recipe: tensorwise, wgrad: false, filter: [head, mlp.down], fast_accumulation: none, "
             "power_of_two_scales: false, keep_weights: false, bf16_layers: {first: 1, last: 2}, "
             "statistics_every: 0}");
-  std::vector<bool> bf16;
   job.model.layers = 5;
-  for (int layer = 0; layer < 5; ++layer) bf16.push_back(is_bf16_layer(job.model, layer));
-  EXPECT_EQ(bf16, (std::vector{true, false, false, true, true}));
+  EXPECT_EQ(ModelLayers(job.model).kinds, (std::vector{0, 1, 1, 0, 0}));
 }
 
 TEST(Search, FindsTheBest) {
@@ -329,7 +327,8 @@ TEST(Seeds, StateOfFrontiersModels) {
   for (const auto& [preset, parameters] :
        {std::pair{"gpt-22b", 22e9}, {"gpt-175b", 175e9}, {"gpt-1t", 1e12}}) {
     const PlanJob job{.model = load_preset(preset), .length = 2048, .batch = 1};
-    const StateTrace state = trace_state(job, {}, {.layers = static_cast<int>(job.model.layers)});
+    const StateTrace state =
+        trace_state(job, job.model, {}, {.layers = {static_cast<int>(job.model.layers)}});
     const auto bytes = [&](Region region) {
       return static_cast<double>(state.memory[static_cast<std::size_t>(region)]);
     };

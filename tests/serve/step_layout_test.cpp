@@ -3,17 +3,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 namespace kintsugi {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
 
+// Its pages are numbered from `page`.
 StepSequence single(std::int32_t token, std::int64_t position, std::int32_t page) {
+  std::vector<std::int32_t> pages(static_cast<std::size_t>(position / kPageTokens + 1));
+  std::iota(pages.begin(), pages.end(), page);
   return {.tokens = {token},
           .position = position,
           .slot = token,
-          .pages = {page, page + 1},
+          .pages = std::move(pages),
           .targets = {-1}};
 }
 // Three tokens, of which the last two are read.

@@ -18,6 +18,11 @@ std::vector<LinearUse> linears_of(AttentionSpec& spec) {
   return {{&spec.qkv, "attention.qkv", {0, 2}}, {&spec.out, "attention.out"}};
 }
 
+void clear_names_of(AttentionSpec& spec) {
+  for (LinearSpec* const linear : {&spec.qkv, &spec.out}) clear_names_of(*linear);
+  for (NormSpec* const norm : {&spec.q_norm, &spec.k_norm}) clear_names_of(*norm);
+}
+
 std::shared_ptr<Sublayer> make_sublayer(const AttentionSpec& spec) {
   return std::make_shared<Attention>(spec);
 }

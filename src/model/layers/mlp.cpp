@@ -6,6 +6,10 @@ std::vector<LinearUse> linears_of(MlpSpec& spec) {
   return {{&spec.up, "mlp.up"}, {&spec.down, "mlp.down"}};
 }
 
+void clear_names_of(MlpSpec& spec) {
+  for (LinearSpec* const linear : {&spec.up, &spec.down}) clear_names_of(*linear);
+}
+
 std::shared_ptr<Sublayer> make_sublayer(const MlpSpec& spec) { return std::make_shared<Mlp>(spec); }
 
 void Mlp::declare(Declaration& d) {

@@ -11,6 +11,10 @@ std::vector<LinearUse> linears_of(RetentionSpec& spec) {
   return {{&spec.projection, "retention.in", {0, 2}}, {&spec.out, "retention.out"}};
 }
 
+void clear_names_of(RetentionSpec& spec) {
+  for (LinearSpec* const linear : {&spec.projection, &spec.out}) clear_names_of(*linear);
+}
+
 std::shared_ptr<Sublayer> make_sublayer(const RetentionSpec& spec) {
   return std::make_shared<Retention>(spec);
 }

@@ -14,35 +14,34 @@ std::int64_t& at(RegionBytes& bytes, Region region) {
 int layers_of(const StageLayers& chunk) { return chunk.last_layer - chunk.first_layer; }
 
 // The stash of one micro-batch in the blocks of a chunk, without the chunk's input.
-RegionBytes stash_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
-                         const StageLayers& chunk) {
-  int counts[2][2] = {};  // layers by [excluded from fp8][recomputed]
-  for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer)
-    ++counts[is_bf16_layer(job.model, layer) ? 1 : 0][layer % layout.recompute_every == 0 ? 1 : 0];
-  RegionBytes bytes = counts[0][0] * trace.plain.stash + counts[0][1] * trace.recomputed.stash +
-                      counts[1][0] * trace.bf16.plain.stash +
-                      counts[1][1] * trace.bf16.recomputed.stash;
+RegionBytes stash_memory(const Layout& layout, const ModelLayers& model,
+                         const MicroBatchTrace& trace, const StageLayers& chunk) {
+  RegionBytes bytes = {};
+  for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer) {
+    const LayerTraces& of = trace.layers[model.kind(layer)];
+    bytes = bytes + (layer % layout.recompute_every == 0 ? of.recomputed : of.plain).stash;
+  }
   at(bytes, Region::Activations) += (layers_of(chunk) - 1) * trace.boundary;
   return bytes;
 }
 
 // The stashes of all chunks. They are shared by the same rule as in Pipeline's constructor.
-RegionBytes stashes_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
-                           const std::vector<StageLayers>& chunks, const HeldMicroBatches& held) {
+RegionBytes stashes_memory(const ModelLayers& model, const Layout& layout,
+                           const MicroBatchTrace& trace, const std::vector<StageLayers>& chunks,
+                           const HeldMicroBatches& held) {
   int own = 0;
   RegionBytes bytes = {};
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     own += held.stashes[c] * layers_of(chunks[c]);
-    bytes = bytes + held.stashes[c] * stash_memory(job, layout, trace, chunks[c]);
+    bytes = bytes + held.stashes[c] * stash_memory(layout, model, trace, chunks[c]);
   }
   const auto largest = std::max_element(
       chunks.begin(), chunks.end(),
       [](const StageLayers& a, const StageLayers& b) { return layers_of(a) < layers_of(b); });
   const bool alike = save_same_tensors(
-      job.model.fp8.on() ? model_spec(job.model) : ModelSpec(),
-      {.recompute = layout.recompute, .recompute_every = layout.recompute_every}, chunks);
+      model, {.recompute = layout.recompute, .recompute_every = layout.recompute_every}, chunks);
   if (alike && held.shared_stashes * layers_of(*largest) < own)
-    return held.shared_stashes * stash_memory(job, layout, trace, *largest);
+    return held.shared_stashes * stash_memory(layout, model, trace, *largest);
   return bytes;
 }
 
@@ -67,9 +66,10 @@ HeldMicroBatches held_micro_batches(const PipelineSchedule& schedule, int rank) 
 std::vector<HeldMicroBatches> pipeline_micro_batches(const PipelineShape& shape) {
   PipelineShape small = shape;
   const bool all = shape.kind == PipelineKind::GPipe;  // holds every micro-batch
-  const int enough = 3 * shape.stages;
+  // What interleaved stages hold may repeat only every three rounds, as they use buffers in turn.
+  const int enough = 3 * shape.stages, period = shape.chunks > 1 ? enough : shape.stages;
   if (!all && shape.micro_batches > enough)
-    small.micro_batches = enough + shape.micro_batches % shape.stages;
+    small.micro_batches = enough + (shape.micro_batches - enough) % period;
   constexpr int kFew = 4;  // GPipe: what is held for this many micro-batches is held for all
   const int more = all ? std::max(0, shape.micro_batches - kFew) : 0;
   small.micro_batches -= more;
@@ -85,13 +85,14 @@ std::vector<HeldMicroBatches> pipeline_micro_batches(const PipelineShape& shape)
   return ranks;
 }
 
-RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
-                        const StateTrace& state, const std::vector<StageLayers>& chunks,
-                        const HeldMicroBatches& held) {
+RegionBytes rank_memory(const PlanJob& job, const ModelLayers& model, const Layout& layout,
+                        const MicroBatchTrace& trace, const StateTrace& state,
+                        const std::vector<StageLayers>& chunks, const HeldMicroBatches& held) {
   RegionBytes bytes =
-      state.memory + trace.scratch + stashes_memory(job, layout, trace, chunks, held);
+      state.memory + trace.scratch + stashes_memory(model, layout, trace, chunks, held);
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    bytes = bytes + (std::int64_t{held.weights[c]} * layers_of(chunks[c])) * trace.kept;
+    for (int layer = chunks[c].first_layer; layer < chunks[c].last_layer; ++layer)
+      bytes = bytes + held.weights[c] * trace.layers[model.kind(layer)].recomputed.kept;
     if (chunks[c].embedding) bytes = bytes + held.stashes[c] * trace.embedding_stash;
     if (chunks[c].head) bytes = bytes + trace.head_memory;
   }

@@ -22,8 +22,8 @@ std::vector<HeldMicroBatches> pipeline_micro_batches(const PipelineShape& shape)
 
 // The size of the engine's arena on one rank of a layout, exact to the byte. `chunks` are the
 // layers of the rank's pipeline chunks.
-RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
-                        const StateTrace& state, const std::vector<StageLayers>& chunks,
-                        const HeldMicroBatches& held);
+RegionBytes rank_memory(const PlanJob& job, const ModelLayers& model, const Layout& layout,
+                        const MicroBatchTrace& trace, const StateTrace& state,
+                        const std::vector<StageLayers>& chunks, const HeldMicroBatches& held);
 
 }  // namespace kintsugi

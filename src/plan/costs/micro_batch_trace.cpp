@@ -37,11 +37,12 @@ namespace {
 
 constexpr std::int64_t kMostChunks = 64;  // token chunks of the head that are traced
 
-// Traces one layer of each type, embedding and head on one rank of the tp and cp groups.
+// Traces one layer of each kind, embedding and head on one rank of the tp and cp groups.
 class Tracer {
  public:
-  Tracer(const PlanJob& job, const Layout& layout)
+  Tracer(const PlanJob& job, const ModelLayers& model, const Layout& layout)
       : job_(job),
+        model_(model),
         backend_(trace_, job.classifier_elements),
         groups_(sim_groups({.tp = layout.tp,
                             .cp = layout.cp,
@@ -49,10 +50,9 @@ class Tracer {
                             .kv_copies = kv_copies(job.model.kv_heads, layout.tp)},
                            {}, trace_)),
         weights_(backend_),
-        model_(smallest(job.model)),
-        set_(model_,
-             model_shard({{.first_layer = 0, .last_layer = static_cast<int>(model_.layers)}},
-                         layout.tp, 0, layout.sequence_parallel)),
+        set_(job.model, {.tp = layout.tp,
+                         .sequence_parallel = layout.sequence_parallel,
+                         .layers = model.first}),
         store_(set_, weights_, job.precision, true),
         model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {
     const bool owns_all = grid_of(layout, job.model).shard() == 1;
@@ -68,12 +68,6 @@ class Tracer {
                             : block(layout, layout.recompute, number);
     return traced;
   }
-  // The first layer of a type, in bf16 although the others are in fp8 or not; -1 if there is none.
-  int layer_of(LayerType type, bool bf16) const {
-    for (int layer = 0; layer < model_.layers; ++layer)
-      if (model_.layer_type(layer) == type && is_bf16_layer(model_, layer) == bf16) return layer;
-    return -1;
-  }
 
   BlockTrace block(const Layout& layout, Recompute recompute, int layer) {
     Arena arena(backend_);
@@ -81,6 +75,12 @@ class Tracer {
     BlockTrace traced;
     traced.stash = added(arena, [&] {
       scratch.shared().allocate_block(arena, scratch.declaration(layer), recompute);
+    });
+    traced.kept = added(arena, [&] {
+      const LayerSpec& spec = model_.spec.layers[static_cast<std::size_t>(layer)];
+      scratch.shared().allocate_kept(arena, scratch.declaration(layer),
+                                     static_cast<int>(spec.branches.size()),
+                                     model_.spec.hidden_size);
     });
     const StageLayers chunk{
         .first_layer = layer, .last_layer = layer + 1, .embedding = false, .head = false};
@@ -92,7 +92,8 @@ class Tracer {
     const Tensor stream = stream_of(arena, scratch);
     MicroBatch first = batch;
     first.first = true;
-    if (model_.fp8.on()) traced.first_forward = recorded([&] { stage.forward(first, 0, stream); });
+    if (job_.model.fp8.on())
+      traced.first_forward = recorded([&] { stage.forward(first, 0, stream); });
     traced.forward = recorded([&] { stage.forward(batch, 0, stream); });
     traced.backward = recorded([&] { stage.backward(batch, 0, stream); });
     traced.backward_input = recorded([&] { stage.backward_input(batch, 0, stream); });
@@ -109,12 +110,6 @@ class Tracer {
     const StageMemory memory = allocate_stage_memory(scratch, arena, 1, {});
     const Tensor stream = stream_of(arena, scratch);
     traced.boundary = static_cast<std::int64_t>(stream.bytes());
-    traced.kept = added(arena, [&] {
-      scratch.shared().allocate_kept(
-          arena, scratch.declaration(static_cast<int>(model_.layers) - 1),  // in fp8, if some are
-          static_cast<int>(scratch.model().layers.front().branches.size()),
-          scratch.model().hidden_size);
-    });
     const MicroBatch batch = batch_of(arena, scratch);
     const RegionBytes before = bytes_by_region(arena);
     Stage first(scratch, arena,
@@ -158,15 +153,6 @@ class Tracer {
         store_.set_weights(
             i, weights_.allocate(Region::Weights, "weights", accumulator_of(job_.precision),
                                  {bucket.end - bucket.begin}));
-  }
-  // The model with one period of layer types, and one more of those that stay in bf16.
-  static ModelConfig smallest(ModelConfig model) {
-    const auto period =
-        std::max<std::int64_t>(1, static_cast<std::int64_t>(model.layer_types.size()));
-    const bool mixed = model.fp8.on() && model.fp8.bf16_layers != Fp8Config::Layers{};
-    model.layers = mixed ? 2 * period : period;
-    model.fp8.bf16_layers = {.first = mixed ? period : 0, .last = 0};
-    return model;
   }
   StageScratch scratch_of(Arena& arena, const Layout& layout, Recompute recompute) {
     return StageScratch(backend_, arena, store_, model_, model_groups_,
@@ -213,11 +199,11 @@ class Tracer {
   }
 
   const PlanJob& job_;
+  const ModelLayers& model_;
   OperationTrace trace_;
   SimBackend backend_;
   Groups groups_;
   Arena weights_;
-  ModelConfig model_;
   ParameterSet set_;
   ParameterStore store_;
   ModelGroups model_groups_;
@@ -225,21 +211,15 @@ class Tracer {
 
 }  // namespace
 
-MicroBatchTrace trace_micro_batch(const PlanJob& job, const Layout& layout) {
-  Tracer tracer(job, layout);
+MicroBatchTrace trace_micro_batch(const PlanJob& job, const ModelLayers& model,
+                                  const Layout& layout) {
+  Tracer tracer(job, model, layout);
   MicroBatchTrace traced;
-  const auto trace_layers = [&](bool bf16, LayerTraces& full, LayerTraces& sliding) {
-    const int full_layer = tracer.layer_of(LayerType::Full, bf16),
-              sliding_layer = tracer.layer_of(LayerType::Sliding, bf16);
-    if (sliding_layer >= 0) sliding = tracer.layer(layout, sliding_layer);
-    full = full_layer >= 0 ? tracer.layer(layout, full_layer) : sliding;
-  };
-  trace_layers(false, traced, traced.sliding);
-  trace_layers(true, traced.bf16, traced.bf16_sliding);
+  for (const int layer : model.first) traced.layers.push_back(tracer.layer(layout, layer));
   tracer.embedding_and_head(layout, traced);
   if (job.model.fp8.on())  // Engine's fp8 statistics
     traced.scratch[static_cast<std::size_t>(Region::Workspace)] +=
-        static_cast<std::int64_t>(fp8_sites(model_spec(job.model)).size() * 3 * 4 * sizeof(float));
+        static_cast<std::int64_t>(fp8_sites(model.spec).size() * 3 * 4 * sizeof(float));
   return traced;
 }
 

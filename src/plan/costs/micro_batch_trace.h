@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "backend/operation_trace.h"
+#include "model/model_layers.h"
 #include "plan/search/job.h"
 #include "tensor/arena.h"
 
@@ -25,14 +27,14 @@ struct BlockTrace {
   OperationTrace backward;       // including recomputation
   OperationTrace backward_input, backward_weight;
   RegionBytes stash = {};  // of one micro-batch, without the block's input
+  RegionBytes kept = {};   // between backward_input and backward_weight
 };
 struct LayerTraces {
   BlockTrace plain;       // without recomputation
   BlockTrace recomputed;  // with the layout's recomputation
 };
-struct MicroBatchTrace : LayerTraces {
-  LayerTraces sliding;  // layers with sliding-window attention, if any; their memory is the same
-  LayerTraces bf16, bf16_sliding;  // layers that fp8.bf16_layers excludes, if any
+struct MicroBatchTrace {
+  std::vector<LayerTraces> layers;  // by kind (ModelLayers)
   OperationTrace embedding_forward, embedding_backward;
   // The head processes equal chunks of tokens. Of a long micro-batch only some chunks are traced;
   // the cost is head + head_extra x (head - head_half).
@@ -40,7 +42,6 @@ struct MicroBatchTrace : LayerTraces {
   double head_extra = 0;
 
   std::int64_t boundary = 0;  // bytes of the residual stream, the input of a block
-  RegionBytes kept = {};      // of a block, between backward_input and backward_weight
   RegionBytes scratch = {};   // shared by all chunks of a rank
   RegionBytes embedding_stash = {};
   RegionBytes head_memory = {};
@@ -49,6 +50,7 @@ struct MicroBatchTrace : LayerTraces {
 
 // Depends only on tp, cp, sequence_parallel, micro_batch and recompute of the layout, and with fp8
 // on whether it has ZeRO 3.
-MicroBatchTrace trace_micro_batch(const PlanJob& job, const Layout& layout);
+MicroBatchTrace trace_micro_batch(const PlanJob& job, const ModelLayers& model,
+                                  const Layout& layout);
 
 }  // namespace kintsugi

@@ -11,22 +11,20 @@
 namespace kintsugi {
 namespace {
 
-// All layers are sharded in the same way, so from two layers on everything is linear in their
-// number: more layers are extrapolated.
+// All layers of a kind are sharded in the same way, so from two on everything is linear in their
+// number: more are extrapolated.
 constexpr int kExactLayers = 3;
 
-// Layers of the model with this number of excluded ones, in order.
-std::vector<int> layers_of(const ModelConfig& model, const StageContents& stage) {
-  std::vector<int> layers;
-  int excluded = stage.bf16_layers, others = stage.layers - stage.bf16_layers;
-  for (int layer = 0; layer < model.layers; ++layer)
-    if (int& left = is_bf16_layer(model, layer) ? excluded : others; left-- > 0)
-      layers.push_back(layer);
+// Layers of the model, as many of each kind, in order.
+std::vector<int> layers_of(const ModelLayers& model, const StageContents& stage) {
+  std::vector<int> layers, left = stage.layers;
+  for (int layer = 0; layer < static_cast<int>(model.kinds.size()); ++layer)
+    if (left[model.kind(layer)]-- > 0) layers.push_back(layer);
   return layers;
 }
 
-StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents& stage,
-                  const Coordinates& coordinates) {
+StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& layout,
+                  const StageContents& stage, const Coordinates& coordinates) {
   OperationTrace trace;
   SimBackend backend(trace, job.classifier_elements);
   const Groups groups = sim_groups(grid_of(layout, job.model), coordinates, trace);
@@ -36,7 +34,7 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
                    .sequence_parallel = layout.sequence_parallel,
                    .embedding = stage.embedding,
                    .head = stage.head};
-  shard.layers = layers_of(job.model, stage);
+  shard.layers = layers_of(model, stage);
   const ParameterSet set(job.model, shard);
   Sharding sharding(
       backend, arena, set, groups,
@@ -88,35 +86,50 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
   return state;
 }
 
-// a + n (b - a)
-StateTrace extrapolated(const StateTrace& a, const StateTrace& b, int n) {
-  const auto line = [n](double x, double y) { return x + n * (y - x); };
-  StateTrace sum = b;
-  sum.memory = a.memory + n * (b.memory - a.memory);
-  sum.step_bytes = line(a.step_bytes, b.step_bytes);
-  sum.step_kernels = line(a.step_kernels, b.step_kernels);
-  sum.parameters = line(a.parameters, b.parameters);
-  for (auto& [key, traffic] : sum.traffic) {
+// sum += n (b - a)
+void add_difference(StateTrace& sum, int n, const StateTrace& b, const StateTrace& a) {
+  sum.memory = sum.memory + n * (b.memory - a.memory);
+  sum.step_bytes += n * (b.step_bytes - a.step_bytes);
+  sum.step_kernels += n * (b.step_kernels - a.step_kernels);
+  sum.parameters += n * (b.parameters - a.parameters);
+  for (const auto& [key, traffic] : b.traffic) {
     const auto at = a.traffic.find(key);
     const StateTrace::Traffic from = at == a.traffic.end() ? StateTrace::Traffic{} : at->second;
-    traffic = {line(from.calls, traffic.calls), line(from.bytes, traffic.bytes)};
+    StateTrace::Traffic& to = sum.traffic[key];
+    to.calls += n * (traffic.calls - from.calls);
+    to.bytes += n * (traffic.bytes - from.bytes);
   }
-  return sum;
 }
 
 }  // namespace
 
-StateTrace trace_state(const PlanJob& job, const Layout& layout, const StageContents& stage,
-                       const Coordinates& coordinates) {
+StageContents stage_contents(const ModelLayers& model, const std::vector<StageLayers>& chunks) {
+  StageContents contents{std::vector<int>(model.first.size()), chunks.front().embedding,
+                         chunks.back().head};
+  for (const StageLayers& chunk : chunks)
+    for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer)
+      ++contents.layers[model.kind(layer)];
+  return contents;
+}
+
+StateTrace trace_state(const PlanJob& job, const ModelLayers& model, const Layout& layout,
+                       const StageContents& stage, const Coordinates& coordinates) {
   // Which rank transforms which matrix is not linear in the number of layers.
-  if (stage.layers - stage.bf16_layers <= kExactLayers || job.optimizer.kind == OptimizerKind::Muon)
-    return traced(job, layout, stage, coordinates);
-  StageContents small = stage;
-  small.layers = stage.bf16_layers + kExactLayers - 1;
-  const StateTrace a = traced(job, layout, small, coordinates);
-  small.layers = stage.bf16_layers + kExactLayers;
-  const StateTrace b = traced(job, layout, small, coordinates);
-  return extrapolated(a, b, stage.layers - small.layers + 1);
+  if (job.optimizer.kind == OptimizerKind::Muon)
+    return traced(job, model, layout, stage, coordinates);
+  StageContents few = stage;
+  for (int& count : few.layers)
+    if (count > kExactLayers) count = kExactLayers - 1;
+  const StateTrace base = traced(job, model, layout, few, coordinates);
+  StateTrace sum = base;
+  for (std::size_t kind = 0; kind < few.layers.size(); ++kind) {
+    const int more = stage.layers[kind] - few.layers[kind];
+    if (more == 0) continue;
+    StageContents next = few;
+    ++next.layers[kind];
+    add_difference(sum, more, traced(job, model, layout, next, coordinates), base);
+  }
+  return sum;
 }
 
 }  // namespace kintsugi

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/stage.h"
 #include "plan/costs/micro_batch_trace.h"
 
 namespace kintsugi {
@@ -26,16 +27,15 @@ struct StateTrace {
   double block_gradients = 0;  // bytes of one layer's bucket in the reduce-scatter
 };
 
-// What the state of a rank depends on: its number of layers, embedding and head, and how many of
-// the layers fp8.bf16_layers excludes.
+// What the state of a rank depends on: how many layers of each kind it has, embedding and head.
 struct StageContents {
-  int layers = 1;
+  std::vector<int> layers = {};  // by kind (ModelLayers)
   bool embedding = true, head = true;
-  int bf16_layers = 0;
   auto operator<=>(const StageContents&) const = default;
 };
+StageContents stage_contents(const ModelLayers& model, const std::vector<StageLayers>& chunks);
 
-StateTrace trace_state(const PlanJob& job, const Layout& layout, const StageContents& stage,
-                       const Coordinates& coordinates = {});
+StateTrace trace_state(const PlanJob& job, const ModelLayers& model, const Layout& layout,
+                       const StageContents& stage, const Coordinates& coordinates = {});
 
 }  // namespace kintsugi

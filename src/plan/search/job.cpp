@@ -31,10 +31,4 @@ std::string fp8_yaml(const Fp8Config& fp8) {
   return "{" + text + "}";
 }
 
-bool is_bf16_layer(const ModelConfig& model, std::int64_t layer) {
-  const Fp8Config& fp8 = model.fp8;
-  return fp8.on() &&
-         (layer < fp8.bf16_layers.first || layer >= model.layers - fp8.bf16_layers.last);
-}
-
 }  // namespace kintsugi

@@ -36,8 +36,6 @@ std::string_view precision_word(const PlanJob& job);
 // All settings of train.fp8 that are not the defaults, as in YAML: "{recipe: rowwise}". The text of
 // equal settings is equal.
 std::string fp8_yaml(const Fp8Config& fp8);
-// Whether train.fp8.bf16_layers keeps this layer in the run's precision.
-bool is_bf16_layer(const ModelConfig& model, std::int64_t layer);
 
 inline Workload workload_of(const PlanJob& job) { return {job.model, job.batch, job.length}; }
 

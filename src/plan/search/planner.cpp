@@ -13,7 +13,8 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
     : job_(std::move(job)),
       machine_(std::move(machine)),
       software_(std::move(software)),
-      flops_(training_flops_per_token(job_.model, job_.length)) {
+      flops_(training_flops_per_token(job_.model, job_.length)),
+      layers_(job_.model) {
   if (job_.model.fp8.on() && machine_.gpu.fp8_tflops == 0)
     user_error("{} has no fp8 matmuls ({} without gpu.fp8_tflops): plan with bf16", machine_.name,
                machine_.gpu.name);
@@ -57,7 +58,7 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
                                     slow_host, fp8_source}];
   if (entry) return *entry;
   entry = std::make_unique<MicroBatchCost>();
-  entry->trace = trace_micro_batch(job_, l);
+  entry->trace = trace_micro_batch(job_, layers_, l);
   Software software = software_;
   if (slow_host) software.collective_host_us += l.tp * software.pipeline_host_us;
   std::map<std::string, GroupLinks> of_groups;
@@ -68,10 +69,11 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   };
   const auto cost = [&](const OperationTrace& t) { return cost_of(machine_, software, t, links); };
   const MicroBatchTrace& t = entry->trace;
-  entry->full = layer_costs(t, l.recompute, software, links);
-  entry->sliding = layer_costs(t.sliding, l.recompute, software, links);
-  entry->bf16 = layer_costs(t.bf16, l.recompute, software, links);
-  entry->bf16_sliding = layer_costs(t.bf16_sliding, l.recompute, software, links);
+  for (const LayerTraces& traces : t.layers)
+    entry->layers.push_back(layer_costs(traces, l.recompute, software, links));
+  for (const int kind : layers_.kinds)
+    entry->weight_share += entry->layers[static_cast<std::size_t>(kind)].recomputed.weight_share /
+                           static_cast<double>(layers_.kinds.size());
   entry->embedding_forward = cost(t.embedding_forward);
   entry->embedding_backward = cost(t.embedding_backward);
   entry->head = cost(t.head);
@@ -89,7 +91,7 @@ const StateTrace& Planner::state(const Layout& l, const StageContents& contents,
                      halved, contents};
   const auto found = states_.find(key);
   if (found != states_.end()) return found->second;
-  return states_.emplace(key, trace_state(job_, l, contents, {.pp = stage})).first->second;
+  return states_.emplace(key, trace_state(job_, layers_, l, contents, {.pp = stage})).first->second;
 }
 
 const std::vector<HeldMicroBatches>& Planner::held(const Layout& l) {
@@ -107,14 +109,7 @@ const Planner::Stages& Planner::stages(const Layout& l) {
   const std::vector<int> split = checked_split(job_.model, l.pp * l.chunks, l.split);
   for (int stage = 0; stage < l.pp; ++stage) {
     entry.chunks.push_back(stage_layers(split, l.pp, stage));
-    const std::vector<StageLayers>& chunks = entry.chunks.back();
-    StageContents contents{0, chunks.front().embedding, chunks.back().head};
-    for (const StageLayers& chunk : chunks)
-      for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer) {
-        ++contents.layers;
-        contents.bf16_layers += is_bf16_layer(job_.model, layer) ? 1 : 0;
-      }
-    entry.contents.push_back(contents);
+    entry.contents.push_back(stage_contents(layers_, entry.chunks.back()));
   }
   return entry;
 }
@@ -127,7 +122,7 @@ std::vector<RegionBytes> Planner::memory(const Layout& l) {
   const auto& all_held = held(l);
   std::vector<RegionBytes> bytes;
   for (std::size_t stage = 0; stage < all.chunks.size(); ++stage)
-    bytes.push_back(rank_memory(job_, l, p.trace,
+    bytes.push_back(rank_memory(job_, layers_, l, p.trace,
                                 state(l, all.contents[stage], static_cast<int>(stage)),
                                 all.chunks[stage], all_held[stage]));
   return bytes;
@@ -138,31 +133,22 @@ std::vector<RegionBytes> Planner::memory(const Layout& l) {
 Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p, int stage) {
   const Stages& all = stages(l);
   StageCost cost;
-  int counts[2][2][2] = {};  // layers by [excluded from fp8][sliding window][recomputed]
+  int layers = 0;
   for (const StageLayers& chunk : all.chunks[static_cast<std::size_t>(stage)]) {
-    for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer)
-      ++counts[is_bf16_layer(job_.model, layer) ? 1 : 0]
-              [job_.model.layer_type(layer) == LayerType::Sliding ? 1 : 0]
-              [layer % l.recompute_every == 0 ? 1 : 0];
+    layers += chunk.last_layer - chunk.first_layer;
+    for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer) {
+      const LayerCosts& of = p.layers[layers_.kind(layer)];
+      const BlockCost& block = layer % l.recompute_every == 0 ? of.recomputed : of.plain;
+      cost.forward += block.forward;
+      cost.backward += block.backward;
+      cost.first_s += block.first_s;
+    }
     if (chunk.embedding) {
       cost.forward += p.embedding_forward;
       cost.backward += p.embedding_backward;
     }
     if (chunk.head) cost.forward += p.head;  // includes the backward of the head
   }
-  const auto add = [&](const int(&of)[2], const LayerCosts& costs) {
-    for (const bool recomputed : {false, true}) {
-      const BlockCost& block = recomputed ? costs.recomputed : costs.plain;
-      cost.forward += of[recomputed] * block.forward;
-      cost.backward += of[recomputed] * block.backward;
-      cost.first_s += of[recomputed] * block.first_s;
-    }
-  };
-  add(counts[0][0], p.full);
-  add(counts[0][1], p.sliding);
-  add(counts[1][0], p.bf16);
-  add(counts[1][1], p.bf16_sliding);
-  const int layers = all.contents[static_cast<std::size_t>(stage)].layers;
   const StateTrace& held = state(l, all.contents[static_cast<std::size_t>(stage)], stage);
   if (software_.accumulation_bytes > 0) {
     const double accumulation_s =
@@ -286,7 +272,7 @@ Evaluation Planner::timing(const Layout& l) {
   const double message = message_s(l, p), stall = 1e-3 * machine_.network.stall_ms;
   const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
   StageTimes times = stage_times(l, costs, message);
-  times.weight_share = p.full.recomputed.weight_share;
+  times.weight_share = p.weight_share;
   double pipeline_time = pipeline_s(shape, times);
   if (l.pp > 1 && l.ranks() > machine_.node.gpus) e.slow_chance = stall_chance(machine_, l.ranks());
   if (e.slow_chance > 0) {

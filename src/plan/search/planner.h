@@ -64,7 +64,8 @@ class Planner {
   };
   struct MicroBatchCost {
     MicroBatchTrace trace;
-    LayerCosts full, sliding, bf16, bf16_sliding;  // as in the trace
+    std::vector<LayerCosts> layers;  // by kind
+    double weight_share = 0;         // mean of all layers
     TraceCost embedding_forward, embedding_backward, head;
   };
   struct Stages {
@@ -99,6 +100,7 @@ class Planner {
   Machine machine_;
   Software software_;
   TrainingFlops flops_;
+  ModelLayers layers_;
   std::map<MicroBatchKey, std::unique_ptr<MicroBatchCost>> micro_batch_costs_;
   std::map<StateKey, StateTrace> states_;
   std::map<std::tuple<PipelineKind, int, int, int>, std::vector<HeldMicroBatches>> held_;
