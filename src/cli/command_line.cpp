@@ -39,10 +39,8 @@ int run_command_line(int argc, char** argv) {
       "Each command has its own --help with examples.\n"
       "Exit codes: 0 success, 1 failure (another attempt may succeed), 2 a mistake in the command "
       "line, the\nconfiguration or an input file, 3 the training diverged, 4 a job without "
-      "progress, "
-      "75 stopped on request\nwith a saved state. A command whose exit code is an answer (model "
-      "diff, "
-      "doctor) says so in its own help.");
+      "progress, 75 stopped on request\nwith a saved state. A command whose exit code is an answer "
+      "(model diff, doctor) says so in its own help.");
   add_data_command(app);
   add_train_command(app);
   add_generate_command(app);

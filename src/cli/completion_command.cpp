@@ -13,9 +13,8 @@ void add_completion_command(CLI::App& app) {
   auto kind = std::make_shared<std::string>();
   CLI::App* command =
       app.add_subcommand("completion", "Print the completion script of a shell, or the man page");
-  command->add_option("kind", *kind, "What to print")
-      ->check(CLI::IsMember({"bash", "zsh", "man"}))
-      ->required();
+  const AddOption add(*command);
+  add("kind", *kind, "What to print", CLI::IsMember({"bash", "zsh", "man"}), kRequired);
   command->footer(
       "Installing puts all three where the system looks for them. Examples:\n"
       "  source <(kintsugi completion bash)\n"

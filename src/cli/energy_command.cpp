@@ -115,33 +115,25 @@ void run_energy(const EnergyArguments& arguments, const std::vector<std::string>
 void add_energy_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "energy", "Measure the joules of this node, of its CPUs and GPUs, or of a command");
+  const AddOption add(*command);
   const auto arguments = std::make_shared<EnergyArguments>();
   CLI::Option* list =
-      command->add_flag("--list", arguments->list, "List the meters, and why others are not there");
-  command
-      ->add_option("--root", arguments->root,
-                   "Read sys/… below this directory, such as a recorded tree (default: /)")
-      ->type_name("DIR");
-  CLI::Option* seconds = command
-                             ->add_option("--seconds", arguments->seconds,
-                                          "How long to measure: 60, 2min, 1h (default: 5 s); "
-                                          "Ctrl-C ends it early")
-                             ->type_name("TIME")
-                             ->transform(duration(Range{.low = 0, .high = 1e7, .low_open = true}))
-                             ->excludes(list);
-  command
-      ->add_option("--interval", arguments->interval, "Time between two readings (default: 0.2 s)")
-      ->type_name("TIME")
-      ->transform(duration(between(0.01, 2)));
-  command
-      ->add_option("--node-w", arguments->node_w,
-                   "Watts of the whole node, for an estimate if nothing measures it")
-      ->transform(real_number(between(0, 1e6)));
-  command->add_flag("--json", arguments->json, "Print a JSON object");
-  command
-      ->add_option("command", arguments->program,
-                   "After --: run this command and measure until it ends")
-      ->type_name("COMMAND")
+      add("--list", arguments->list, "List the meters, and why others are not there");
+  add("--root", arguments->root,
+      "Read sys/… below this directory, such as a recorded tree (default: /)", TypeName{"DIR"});
+  CLI::Option* seconds =
+      add("--seconds", arguments->seconds,
+          "How long to measure: 60, 2min, 1h (default: 5 s); Ctrl-C ends it early",
+          TypeName{"TIME"}, duration(Range{.low = 0, .high = 1e7, .low_open = true}))
+          ->excludes(list);
+  add("--interval", arguments->interval, "Time between two readings (default: 0.2 s)",
+      TypeName{"TIME"}, duration(between(0.01, 2)));
+  add("--node-w", arguments->node_w,
+      "Watts of the whole node, for an estimate if nothing measures it",
+      real_number(between(0, 1e6)));
+  add("--json", arguments->json, "Print a JSON object");
+  add("command", arguments->program, "After --: run this command and measure until it ends",
+      TypeName{"COMMAND"})
       ->excludes(list)
       ->excludes(seconds);
   command->prefix_command();  // the words after COMMAND are its own, as they are

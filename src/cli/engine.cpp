@@ -14,27 +14,28 @@
 namespace kintsugi {
 
 void add_precision_options(CLI::App& command, EngineArguments& a) {
-  command.add_option("--precision", a.precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
-  command.add_option("--threads", a.threads, "CPU threads of a rank; 0: its cores")
-      ->transform(whole_number(between(0, 1024)))
-      ->capture_default_str();
-  command.add_flag("--allow-unused-weights", a.allow_unused_weights,
-                   "Ignore tensors in the model's files that its config.json does not use");
+  const AddOption add(command);
+  add("--precision", a.precision, "fp32, bf16, fp16 or fp64", kShowDefault);
+  add("--threads", a.threads, "CPU threads of a rank; 0: its cores", whole_number(between(0, 1024)),
+      kShowDefault);
+  add("--allow-unused-weights", a.allow_unused_weights,
+      "Ignore tensors in the model's files that its config.json does not use");
 }
 
 void add_adapter_option(CLI::App& command, EngineArguments& a) {
-  command
-      .add_option("--adapter", a.adapter,
-                  "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run "
-                  "directory of a run with `adapter:`")
-      ->type_name("DIR");
-  command.add_flag("--allow-other-base", a.allow_other_base,
-                   "Use the adapter although it was trained on other weights than these");
+  const AddOption add(command);
+  add("--adapter", a.adapter,
+      "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run directory of a run "
+      "with `adapter:`",
+      TypeName{"DIR"});
+  add("--allow-other-base", a.allow_other_base,
+      "Use the adapter although it was trained on other weights than these");
 }
 
 void add_engine_options(CLI::App& command, EngineArguments& a) {
+  const AddOption add(command);
   const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
-    command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
+    add(name, value, help, whole_number(range), kShowDefault);
   };
   number("--max-sequences", a.engine.max_sequences, between(0, 1 << 16),
          "Sequences computed at the same time; 0: 16 on a CPU, 64 on a GPU");
@@ -46,13 +47,12 @@ void add_engine_options(CLI::App& command, EngineArguments& a) {
   number("--step-tokens", a.engine.step_tokens, between(0, 1 << 20),
          "Tokens computed in one step, at most; 0: 256 on a CPU, 4096 on a GPU (deterministic: 64 "
          "and 256)");
-  command.add_flag(
-      "--deterministic,!--no-deterministic", a.engine.deterministic,
+  add("--deterministic,!--no-deterministic", a.engine.deterministic,
       fmt::format("No result depends on what else is computed at the same time; slower for few "
                   "sequences ({} by default)",
                   a.engine.deterministic ? "on" : "off"));
-  command.add_flag("!--no-prefix-reuse", a.engine.reuse_prefixes,
-                   "Do not keep what was computed for prompts that begin in the same way");
+  add("!--no-prefix-reuse", a.engine.reuse_prefixes,
+      "Do not keep what was computed for prompts that begin in the same way");
   add_adapter_option(command, a);
 }
 

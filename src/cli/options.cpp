@@ -114,6 +114,12 @@ CLI::Validator seed_number() {
 CLI::Validator byte_count(Range range) { return checked(range, true, parse_bytes); }
 CLI::Validator duration(Range range) { return checked(range, true, parse_duration_s); }
 
+void AddOption::set(CLI::Option& option, OptionTrait trait) {
+  if (trait == OptionTrait::Required) option.required();
+  if (trait == OptionTrait::ShowDefault) option.capture_default_str();
+  if (trait == OptionTrait::Repeatable) option.allow_extra_args(false);
+}
+
 CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite) {
   return command.add_flag("--overwrite", overwrite,
                           "Replace an output that exists; inputs are never replaced");

@@ -129,14 +129,15 @@ HttpReply page_reply(std::string_view html) {
   return {
       .body = std::move(page),
       .content_type = "text/html; charset=utf-8",
-      .headers = {{"Content-Security-Policy",
-                   fmt::format("default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; "
-                               "connect-src 'self'; img-src data:; base-uri 'none'; "
-                               "form-action 'none'; frame-ancestors 'none'",
-                               nonce)},
-                  {"X-Content-Type-Options", "nosniff"},
-                  {"Referrer-Policy", "no-referrer"},
-                  {"Cache-Control", "no-store"}}};
+      .headers = {
+          {"Content-Security-Policy",
+           fmt::format(
+               "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src "
+               "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+               nonce)},
+          {"X-Content-Type-Options", "nosniff"},
+          {"Referrer-Policy", "no-referrer"},
+          {"Cache-Control", "no-store"}}};
 }
 
 }  // namespace kintsugi

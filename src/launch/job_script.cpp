@@ -168,8 +168,8 @@ void check_path(const std::string& what, const std::string& path) {
     if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7F || c == '%' || c == '"' || c == '\'' ||
         c == '\\' || c == '#')
       user_error(
-          "{} {} has a character that Slurm does not accept in paths (space, %, quotes, "
-          "backslash, #): choose another",
+          "{} {} has a character that Slurm does not accept in paths (space, %, quotes, backslash, "
+          "#): choose another",
           what, path);
 }
 

@@ -35,8 +35,8 @@ std::string cpu_bind(const Machine& machine, const LaunchOptions& options, int r
     const RankCpus masks = parse_cpu_bind(options.cpu_bind);
     if (!topology)
       user_error(
-          "--cpu-bind cannot be checked: machine {} has no topology; give --topology FILE "
-          "(lstopo --of xml on a node)",
+          "--cpu-bind cannot be checked: machine {} has no topology; give --topology FILE (lstopo "
+          "--of xml on a node)",
           machine.name);
     check_masks(masks, *topology, reserved, ranks, "--cpu-bind");
     return to_cpu_bind(masks);

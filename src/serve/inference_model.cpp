@@ -25,8 +25,7 @@ ModelConfig generating_config(const std::filesystem::path& directory) {
   if (config.is_classifier())
     user_error(
         "{} is a classifier with {} labels and predicts no text: use kintsugi classify, or "
-        "kintsugi "
-        "embed",
+        "kintsugi embed",
         directory.string(), config.labels.size());
   return config;
 }

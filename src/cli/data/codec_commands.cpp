@@ -122,13 +122,11 @@ void decode_lines(const CodecArguments& arguments) {
 }
 
 void add_tokenizer_option(CLI::App& command, CodecArguments& arguments) {
-  command
-      .add_option(
-          "--tokenizer", arguments.tokenizer,
-          "bytes, a tokenizer.json or a directory with one, a run directory, a SentencePiece "
-          ".model, or "
-          "ranks.tiktoken:FAMILY (gpt2, llama3, cl100k, qwen, o200k)")
-      ->required();
+  const AddOption add(command);
+  add("--tokenizer", arguments.tokenizer,
+      "bytes, a tokenizer.json or a directory with one, a run directory, a SentencePiece .model, "
+      "or ranks.tiktoken:FAMILY (gpt2, llama3, cl100k, qwen, o200k)",
+      kRequired);
 }
 
 }  // namespace
@@ -138,9 +136,10 @@ void add_data_encode(CLI::App& data) {
   CLI::App* command = data.add_subcommand(
       "encode",
       "Encode text: reads one JSON string per line, writes one JSON array of ids per line");
+  const AddOption add(*command);
   add_tokenizer_option(*command, *a);
-  command->add_flag("--special", a->special,
-                    "Encode special tokens in the text (<|endoftext|>) as their ids, not as text");
+  add("--special", a->special,
+      "Encode special tokens in the text (<|endoftext|>) as their ids, not as text");
   command->footer("Example:\n  echo '\"Hello world\"' | kintsugi data encode --tokenizer gpt2/");
   command->callback([a] { encode_lines(*a); });
 }
@@ -150,9 +149,9 @@ void add_data_decode(CLI::App& data) {
   a->special = true;
   CLI::App* command = data.add_subcommand(
       "decode", "Decode token ids: reads one JSON array per line, writes one JSON string per line");
+  const AddOption add(*command);
   add_tokenizer_option(*command, *a);
-  command->add_flag("--special,!--no-special", a->special,
-                    "Write special tokens (the default) or omit them");
+  add("--special,!--no-special", a->special, "Write special tokens (the default) or omit them");
   command->footer(
       "Invalid UTF-8, for example when the ids end inside a character, becomes U+FFFD.\n"
       "Example:\n  echo '[15496,995]' | kintsugi data decode --tokenizer gpt2/");

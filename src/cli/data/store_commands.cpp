@@ -83,12 +83,13 @@ void run_merge(const MergeCommand& command) {
 void add_data_verify(CLI::App& data) {
   const auto command = std::make_shared<VerifyCommand>();
   CLI::App* app = data.add_subcommand("verify", "Read a whole token store and check it");
-  app->add_option("store", command->store, "prefix, directory or 'pattern'")->required();
+  const AddOption add(*app);
+  add("store", command->store, "prefix, directory or 'pattern'", kRequired);
   CLI::Option* tokenizer =
-      app->add_option("--tokenizer", command->tokenizer,
-                      "check that the ids are in its vocabulary and that it made the store");
-  app->add_option("--vocab", command->vocab_size, "check that the ids are below this")
-      ->transform(whole_number(between(1, INT32_MAX)))
+      add("--tokenizer", command->tokenizer,
+          "check that the ids are in its vocabulary and that it made the store");
+  add("--vocab", command->vocab_size, "check that the ids are below this",
+      whole_number(between(1, INT32_MAX)))
       ->excludes(tokenizer);
   app->footer("Example:\n  kintsugi data verify tokens/fi --vocab 50304");
   app->callback([command] { run_verify(*command); });
@@ -97,10 +98,10 @@ void add_data_verify(CLI::App& data) {
 void add_data_merge(CLI::App& data) {
   const auto command = std::make_shared<MergeCommand>();
   CLI::App* app = data.add_subcommand("merge", "Merge several token stores into one");
-  app->add_option("stores", command->stores, "prefixes, directories or 'patterns', in this order")
-      ->required();
-  app->add_option("--output", command->output, "PREFIX of the new store")->required();
-  app->add_flag("--overwrite", command->overwrite, "replace a store of that name");
+  const AddOption add(*app);
+  add("stores", command->stores, "prefixes, directories or 'patterns', in this order", kRequired);
+  add("--output", command->output, "PREFIX of the new store", kRequired);
+  add("--overwrite", command->overwrite, "replace a store of that name");
   app->footer("Example:\n  kintsugi data merge tokens/fi tokens/sv --output tokens/nordic");
   app->callback([command] { run_merge(*command); });
 }

@@ -93,51 +93,43 @@ void run_eval(const EvalArguments& a) {
 }
 
 void add_text_options(CLI::App& command, EvalArguments& a, CLI::Option* tasks) {
-  CLI::Option* text = command.add_option("--text", a.text, "Score this text");
-  CLI::Option* ids = command.add_option("--token-ids", a.token_ids,
-                                        "Score these token ids, separated by spaces or commas");
+  const AddOption add(command);
+  CLI::Option* text = add("--text", a.text, "Score this text");
+  CLI::Option* ids =
+      add("--token-ids", a.token_ids, "Score these token ids, separated by spaces or commas");
   text->excludes(ids)->excludes(tasks);
   ids->excludes(tasks);
-  command.add_flag("--logprobs", a.log_probabilities,
-                   "With --text or --token-ids: print a JSON array, the log-probability of each "
-                   "token after the first");
+  add("--logprobs", a.log_probabilities,
+      "With --text or --token-ids: print a JSON array, the log-probability of each token after the "
+      "first");
 }
 
 CLI::Option* add_task_options(CLI::App& command, EvalArguments& a) {
-  CLI::Option* tasks =
-      command
-          .add_option("--tasks", a.tasks,
-                      "Task files, directories of them, or names of tasks, groups and tags, "
-                      "separated by commas")
-          ->delimiter(',')
-          ->allow_extra_args(false);
-  command
-      .add_option("--include-path", a.include_paths,
-                  "A directory in which names are searched; may be given several times")
-      ->allow_extra_args(false);
-  command
-      .add_option("--store", a.stores,
-                  "A token store whose documents are scored as a whole; may be given several times")
-      ->allow_extra_args(false);
-  command.add_option("--num-fewshot", a.shots, "Examples in each prompt, instead of the tasks'")
-      ->transform(whole_number(between(0, 1 << 20)));
-  command.add_option("--fewshot-seed", a.fewshot_seed, "Seed of the examples that are drawn")
-      ->transform(seed_number())
-      ->capture_default_str();
-  command
-      .add_option("--limit", a.limit,
-                  "Documents of each task: a number, or below 1 a fraction of them")
-      ->transform(real_number(above(0)));
-  command
-      .add_option("--bootstrap", a.bootstrap,
-                  "Samples for the standard error of perplexity, f1 and mcc (bleu and chrf: at "
-                  "most 100); 0: none")
-      ->transform(whole_number(between(0, 1 << 30)))
-      ->capture_default_str();
-  command.add_option("--output", a.output,
-                     "Write the results, and what was asked and answered, to this directory");
-  command.add_flag("!--no-samples", a.samples, "Do not write what was asked and answered");
-  command.add_flag("--json", a.json, "Print JSON instead of a table");
+  const AddOption add(command);
+  CLI::Option* tasks = add("--tasks", a.tasks,
+                           "Task files, directories of them, or names of tasks, groups and tags, "
+                           "separated by commas",
+                           kRepeatable)
+                           ->delimiter(',');
+  add("--include-path", a.include_paths,
+      "A directory in which names are searched; may be given several times", kRepeatable);
+  add("--store", a.stores,
+      "A token store whose documents are scored as a whole; may be given several times",
+      kRepeatable);
+  add("--num-fewshot", a.shots, "Examples in each prompt, instead of the tasks'",
+      whole_number(between(0, 1 << 20)));
+  add("--fewshot-seed", a.fewshot_seed, "Seed of the examples that are drawn", seed_number(),
+      kShowDefault);
+  add("--limit", a.limit, "Documents of each task: a number, or below 1 a fraction of them",
+      real_number(above(0)));
+  add("--bootstrap", a.bootstrap,
+      "Samples for the standard error of perplexity, f1 and mcc (bleu and chrf: at most 100); 0: "
+      "none",
+      whole_number(between(0, 1 << 30)), kShowDefault);
+  add("--output", a.output,
+      "Write the results, and what was asked and answered, to this directory");
+  add("!--no-samples", a.samples, "Do not write what was asked and answered");
+  add("--json", a.json, "Print JSON instead of a table");
   return tasks;
 }
 
@@ -147,11 +139,11 @@ void add_eval_command(CLI::App& app) {
   auto a = std::make_shared<EvalArguments>();
   CLI::App* command = app.add_subcommand(
       "eval", "Evaluate a trained model in tasks, or score a text; score translations");
-  command
-      ->add_option("--checkpoint", a->checkpoints,
-                   "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                   "directory of a supported family; may be given several times, to compare")
-      ->allow_extra_args(false);
+  const AddOption add(*command);
+  add("--checkpoint", a->checkpoints,
+      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
+      "a supported family; may be given several times, to compare",
+      kRepeatable);
   add_text_options(*command, *a, add_task_options(*command, *a));
   add_eval_engine_options(*command, a->engine);
   command->footer(

@@ -10,16 +10,15 @@
 
 namespace kintsugi {
 void add_eval_engine_options(CLI::App& command, EngineArguments& a) {
+  const AddOption add(command);
   a.tensor = 1;
   a.engine.deterministic = true;
   add_precision_options(command, a);
   add_engine_options(command, a);
-  command
-      .add_option("--tensor", a.tensor,
-                  "Ranks of one model (tensor parallelism); the ranks / this copies of the model "
-                  "share the work")
-      ->transform(whole_number(between(1, 1 << 20)))
-      ->capture_default_str();
+  add("--tensor", a.tensor,
+      "Ranks of one model (tensor parallelism); the ranks / this copies of the model share the "
+      "work",
+      whole_number(between(1, 1 << 20)), kShowDefault);
 }
 
 void with_model(Job& job, const EngineArguments& a, const ModelFiles& files,

@@ -55,8 +55,7 @@ TranslationPrompt prompt_of(const TranslateArguments& a) {
   if (a.shots > 0) {
     if (a.examples.size() != 2)
       user_error(
-          "--examples needs two files, the sources and their translations; or give "
-          "--shots 0");
+          "--examples needs two files, the sources and their translations; or give --shots 0");
     prompt.sources = lines_of(a.examples[0]);
     prompt.targets = lines_of(a.examples[1]);
     if (prompt.sources.size() != prompt.targets.size())
@@ -139,33 +138,25 @@ void add_eval_translate(CLI::App& eval) {
   const auto a = std::make_shared<TranslateArguments>();
   CLI::App* command = eval.add_subcommand(
       "translate", "Translate with a model from examples in the prompt, and score it");
-  command->add_option("--checkpoint", a->checkpoint, "A checkpoint, a run or a model directory")
-      ->required();
-  command->add_option("--sources", a->sources, "The texts to translate, one per line")->required();
-  command->add_option("--references", a->references, "Their translations, one per line")
-      ->required();
-  command
-      ->add_option("--examples", a->examples,
-                   "Two files, texts and their translations; the first --shots lines are the "
-                   "examples")
+  const AddOption add(*command);
+  add("--checkpoint", a->checkpoint, "A checkpoint, a run or a model directory", kRequired);
+  add("--sources", a->sources, "The texts to translate, one per line", kRequired);
+  add("--references", a->references, "Their translations, one per line", kRequired);
+  add("--examples", a->examples,
+      "Two files, texts and their translations; the first --shots lines are the examples")
       ->expected(2);
-  command->add_option("--shots", a->shots, "Examples in the prompt")
-      ->transform(whole_number(between(0, 1000)))
-      ->capture_default_str();
-  command->add_option("--prompt", a->prompt, "The form of an example; \\n is a line end")
-      ->capture_default_str();
-  command->add_option("--stop", a->end, "What follows a translation, on a line of its own")
-      ->capture_default_str();
-  command->add_option("--max-tokens", a->max_tokens, "Tokens of a translation, at most")
-      ->transform(whole_number(between(1, 1 << 24)))
-      ->capture_default_str();
-  command->add_option("--output", a->output, "Write the translations to this file, one per line");
+  add("--shots", a->shots, "Examples in the prompt", whole_number(between(0, 1000)), kShowDefault);
+  add("--prompt", a->prompt, "The form of an example; \\n is a line end", kShowDefault);
+  add("--stop", a->end, "What follows a translation, on a line of its own", kShowDefault);
+  add("--max-tokens", a->max_tokens, "Tokens of a translation, at most",
+      whole_number(between(1, 1 << 24)), kShowDefault);
+  add("--output", a->output, "Write the translations to this file, one per line");
   add_overwrite_option(*command, a->overwrite);
-  command->add_flag("--json", a->json, "Print JSON");
+  add("--json", a->json, "Print JSON");
   add_eval_engine_options(*command, a->engine);
   command->footer(
-      "Prints BLEU and chrF with their signatures. The defaults are those of Poro and Viking: "
-      "8 examples.\n\nExample:\n"
+      "Prints BLEU and chrF with their signatures. The defaults are those of Poro and Viking: 8 "
+      "examples.\n\nExample:\n"
       "  kintsugi eval translate --checkpoint DIR --sources devtest.en --references devtest.fi \\\n"
       "    --examples dev.en dev.fi --output devtest.fi.out");
   command->callback([a] { run_translate(*a); });

@@ -49,18 +49,16 @@ Translation read_translation(const TranslationFiles& files) {
 }
 
 void add_translation_options(CLI::App& command, TranslationFiles& files) {
-  command
-      .add_option("--hypotheses", files.hypotheses,
-                  "The translations to score, one per line; - is standard input")
-      ->required();
-  command
-      .add_option("--references", files.references,
-                  "One or several files of reference translations, one per line; an empty line "
-                  "means that this file has no reference for the segment")
-      ->required();
-  command.add_flag("--lowercase", files.lowercase, "Ignore upper and lower case");
-  command.add_flag("--sentences", files.sentences, "Score each line instead of the whole text");
-  command.add_flag("--json", files.json, "Print JSON");
+  const AddOption add(command);
+  add("--hypotheses", files.hypotheses,
+      "The translations to score, one per line; - is standard input", kRequired);
+  add("--references", files.references,
+      "One or several files of reference translations, one per line; an empty line means that this "
+      "file has no reference for the segment",
+      kRequired);
+  add("--lowercase", files.lowercase, "Ignore upper and lower case");
+  add("--sentences", files.sentences, "Score each line instead of the whole text");
+  add("--json", files.json, "Print JSON");
 }
 
 // Counts are whole numbers, except with add-k.
@@ -165,20 +163,17 @@ void add_eval_bleu(CLI::App& eval) {
   const auto a = std::make_shared<BleuArguments>();
   CLI::App* command =
       eval.add_subcommand("bleu", "Score translations with BLEU, as sacreBLEU does");
+  const AddOption add(*command);
   add_translation_options(*command, a->files);
-  command->add_option("--tokenize", a->tokenize, "13a, intl, char or none")->capture_default_str();
-  command
-      ->add_option("--smooth", a->smooth, "Smoothing of zero precisions: exp, floor, add-k, none")
-      ->capture_default_str();
-  CLI::Option* value = command
-                           ->add_option("--smooth-value", a->smooth_value,
-                                        "For floor (default 0.1) and add-k (default 1)")
-                           ->transform(real_number(at_least(0)));
-  command->add_flag("--effective-order", a->effective_order,
-                    "Leave out orders without n-grams (always, with --sentences)");
-  command->add_option("--max-order", a->max_order, "The longest n-grams")
-      ->transform(whole_number(between(1, 100)))
-      ->capture_default_str();
+  add("--tokenize", a->tokenize, "13a, intl, char or none", kShowDefault);
+  add("--smooth", a->smooth, "Smoothing of zero precisions: exp, floor, add-k, none", kShowDefault);
+  CLI::Option* value =
+      add("--smooth-value", a->smooth_value, "For floor (default 0.1) and add-k (default 1)",
+          real_number(at_least(0)));
+  add("--effective-order", a->effective_order,
+      "Leave out orders without n-grams (always, with --sentences)");
+  add("--max-order", a->max_order, "The longest n-grams", whole_number(between(1, 100)),
+      kShowDefault);
   command->footer(
       "Files may be compressed with gzip or zstd. The signature has the version of sacreBLEU whose "
       "rules\nare followed.\n\nExamples:\n"
@@ -194,20 +189,17 @@ void add_eval_chrf(CLI::App& eval) {
   const auto a = std::make_shared<ChrfArguments>();
   CLI::App* command =
       eval.add_subcommand("chrf", "Score translations with chrF or chrF++, as sacreBLEU does");
+  const AddOption add(*command);
   add_translation_options(*command, a->files);
-  command->add_option("--char-order", a->options.char_order, "The longest character n-grams")
-      ->transform(whole_number(between(1, 100)))
-      ->capture_default_str();
-  command->add_option("--word-order", a->options.word_order, "The longest word n-grams; chrF++: 2")
-      ->transform(whole_number(between(0, 100)))
-      ->capture_default_str();
-  command->add_option("--beta", a->options.beta, "The weight of recall")
-      ->transform(whole_number(between(1, 100)))
-      ->capture_default_str();
-  command->add_flag("--whitespace", a->options.whitespace,
-                    "Count white space as characters of n-grams");
-  command->add_flag("--eps-smoothing", a->options.eps_smoothing,
-                    "Count orders without n-grams as almost 0, as chrF++.py and NLTK do");
+  add("--char-order", a->options.char_order, "The longest character n-grams",
+      whole_number(between(1, 100)), kShowDefault);
+  add("--word-order", a->options.word_order, "The longest word n-grams; chrF++: 2",
+      whole_number(between(0, 100)), kShowDefault);
+  add("--beta", a->options.beta, "The weight of recall", whole_number(between(1, 100)),
+      kShowDefault);
+  add("--whitespace", a->options.whitespace, "Count white space as characters of n-grams");
+  add("--eps-smoothing", a->options.eps_smoothing,
+      "Count orders without n-grams as almost 0, as chrF++.py and NLTK do");
   command->footer(
       "Files may be compressed with gzip or zstd.\n\nExamples:\n"
       "  kintsugi eval chrf --hypotheses output.de --references newstest2017.de\n"

@@ -114,8 +114,8 @@ void note_unknown_gpus(const LaunchRequest& request, const std::vector<PreparedR
   if (const Machine machine = load_machine(request.machine);
       machine.gpu.vendor == GpuVendor::Unknown)
     log_note(
-        "{} does not say whose GPUs {} has (gpu.vendor: nvidia, amd or none): it was not "
-        "checked whether this program can use them",
+        "{} does not say whose GPUs {} has (gpu.vendor: nvidia, amd or none): it was not checked "
+        "whether this program can use them",
         request.machine, machine.name);
 }
 
@@ -154,102 +154,73 @@ void run_launch(const CLI::App& command, LaunchArguments& arguments) {
 }
 
 void add_slurm_options(CLI::App& command, LaunchArguments& arguments) {
+  const AddOption add(command);
   LaunchRequest& request = arguments.request;
   LaunchOptions& options = request.options;
   const CLI::Validator nodes = whole_number(between(1, 1e7));
-  command.add_option("--machine", request.machine,
-                     "The machine: a name (kintsugi plan machines) or a YAML file");
-  command.add_option("--nodes", options.nodes, "Nodes that train")
-      ->transform(nodes)
-      ->capture_default_str();
-  command
-      .add_option("--spare-nodes", options.spare_nodes,
-                  "Nodes in addition that replace failed ones")
-      ->transform(whole_number(between(0, 1e7)));
-  command
-      .add_option("--min-nodes", options.min_nodes,
-                  "The run may continue on this many nodes (default: on all)")
-      ->transform(nodes);
-  command
-      .add_option("--ranks-per-node", options.ranks_per_node, "Default: one for each GPU of a node")
-      ->transform(nodes);
-  command
-      .add_option("--time", arguments.time,
-                  "How long the run may take: 48h, 30min. More than the machine allows for one job "
-                  "becomes a chain of jobs (default: one job of the longest time)")
-      ->type_name("TIME")
-      ->transform(duration(between(1, 1e9)));
-  command.add_option("--account", options.account, "The project that pays (or SBATCH_ACCOUNT)");
-  command.add_option("--partition", options.partition, "Instead of the machine's partition");
-  command.add_option("--container", options.container,
-                     "Run the ranks in this image (Apptainer, Singularity)");
-  command.add_flag("--requeue", options.requeue,
-                   "Put the job back into the queue at its time limit until the run is finished, "
-                   "instead of a chain");
-  command.add_flag("--no-requeue", options.no_requeue,
-                   "Do not start the job again after the failure of a node");
-  command
-      .add_option("--signal", arguments.signal,
-                  "How long before the end of the job it is told to save (default: the machine's, "
-                  "or longer for large models)")
-      ->type_name("TIME")
-      ->transform(duration(between(1, kLongestSignal_s)));
-  command.add_option("--exclude", options.exclude, "Nodes that must not be used: n7,n[10-12]");
-  command.add_option("--cpu-bind", options.cpu_bind,
-                     "Instead of the machine's binding: none, cores, or mask_cpu: and one mask per "
-                     "rank of a node, which are checked");
-  command.add_option("--topology", request.topology,
-                     "Instead of the machine's topology: a file (text, or lstopo --of xml), or "
-                     "this: of this machine");
+  add("--machine", request.machine, "The machine: a name (kintsugi plan machines) or a YAML file");
+  add("--nodes", options.nodes, "Nodes that train", nodes, kShowDefault);
+  add("--spare-nodes", options.spare_nodes, "Nodes in addition that replace failed ones",
+      whole_number(between(0, 1e7)));
+  add("--min-nodes", options.min_nodes, "The run may continue on this many nodes (default: on all)",
+      nodes);
+  add("--ranks-per-node", options.ranks_per_node, "Default: one for each GPU of a node", nodes);
+  add("--time", arguments.time,
+      "How long the run may take: 48h, 30min. More than the machine allows for one job becomes a "
+      "chain of jobs (default: one job of the longest time)",
+      TypeName{"TIME"}, duration(between(1, 1e9)));
+  add("--account", options.account, "The project that pays (or SBATCH_ACCOUNT)");
+  add("--partition", options.partition, "Instead of the machine's partition");
+  add("--container", options.container, "Run the ranks in this image (Apptainer, Singularity)");
+  add("--requeue", options.requeue,
+      "Put the job back into the queue at its time limit until the run is finished, instead of a "
+      "chain");
+  add("--no-requeue", options.no_requeue, "Do not start the job again after the failure of a node");
+  add("--signal", arguments.signal,
+      "How long before the end of the job it is told to save (default: the machine's, or longer "
+      "for large models)",
+      TypeName{"TIME"}, duration(between(1, kLongestSignal_s)));
+  add("--exclude", options.exclude, "Nodes that must not be used: n7,n[10-12]");
+  add("--cpu-bind", options.cpu_bind,
+      "Instead of the machine's binding: none, cores, or mask_cpu: and one mask per rank of a "
+      "node, which are checked");
+  add("--topology", request.topology,
+      "Instead of the machine's topology: a file (text, or lstopo --of xml), or this: of this "
+      "machine");
 }
 
 void add_task_options(CLI::App& command, LaunchArguments& arguments) {
+  const AddOption add(command);
   LaunchRequest& request = arguments.request;
-  command
-      .add_option("--set", request.overrides,
-                  "Override a value: --set optimizer.lr=3e-4 (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  command.add_option("--name", request.options.name,
-                     "Name of the job (default: that of the run directory)");
-  command.add_flag("--print", request.print,
-                   "Check everything and print the script; write nothing");
-  command.add_flag("--allow-undriven-gpus", request.allow_undriven_gpus,
-                   "Submit also if this program cannot use the GPUs of the machine");
-  command.add_flag("--local", request.local, "Run on this machine instead of Slurm");
-  command.add_option("--ranks", request.ranks, "With --local: number of ranks (mpirun)")
-      ->transform(whole_number(between(1, 4096)))
-      ->capture_default_str();
-  command.add_option("--max-jobs", request.max_jobs, "Refuse a matrix with more cells")
-      ->transform(whole_number(between(1, kMostCells)))
-      ->capture_default_str();
-  command
-      .add_option("--status", arguments.status,
-                  "Show the job and the state of a run, or of all runs of a matrix")
-      ->type_name("RUN_DIR");
-  command.add_option("--follow", arguments.follow, "Print the log of a run until its job ends")
-      ->type_name("RUN_DIR");
-  command
-      .add_option("--cancel", arguments.cancel,
-                  "Ask the job of a run, or all of a matrix, to save and stop")
-      ->type_name("RUN_DIR");
-  command.add_flag("--now", arguments.now, "With --cancel: end it at once, without a save");
-  command.add_option("--collect", arguments.collect, "One table of all runs of a matrix")
-      ->type_name("DIR");
-  command.add_option("--csv", arguments.csv, "With --collect: write the table to this file")
-      ->type_name("FILE");
-  command.add_option("--markdown", arguments.markdown, "The same as a Markdown table")
-      ->type_name("FILE");
+  add("--set", request.overrides, "Override a value: --set optimizer.lr=3e-4 (repeatable)",
+      TypeName{"KEY=VALUE"}, kRepeatable);
+  add("--name", request.options.name, "Name of the job (default: that of the run directory)");
+  add("--print", request.print, "Check everything and print the script; write nothing");
+  add("--allow-undriven-gpus", request.allow_undriven_gpus,
+      "Submit also if this program cannot use the GPUs of the machine");
+  add("--local", request.local, "Run on this machine instead of Slurm");
+  add("--ranks", request.ranks, "With --local: number of ranks (mpirun)",
+      whole_number(between(1, 4096)), kShowDefault);
+  add("--max-jobs", request.max_jobs, "Refuse a matrix with more cells",
+      whole_number(between(1, kMostCells)), kShowDefault);
+  add("--status", arguments.status,
+      "Show the job and the state of a run, or of all runs of a matrix", TypeName{"RUN_DIR"});
+  add("--follow", arguments.follow, "Print the log of a run until its job ends",
+      TypeName{"RUN_DIR"});
+  add("--cancel", arguments.cancel, "Ask the job of a run, or all of a matrix, to save and stop",
+      TypeName{"RUN_DIR"});
+  add("--now", arguments.now, "With --cancel: end it at once, without a save");
+  add("--collect", arguments.collect, "One table of all runs of a matrix", TypeName{"DIR"});
+  add("--csv", arguments.csv, "With --collect: write the table to this file", TypeName{"FILE"});
+  add("--markdown", arguments.markdown, "The same as a Markdown table", TypeName{"FILE"});
   add_overwrite_option(command, arguments.overwrite);
-  command.add_flag("--show-topology", arguments.show_topology,
-                   "Print the NUMA domains, cores and GPUs of this machine, of --machine or of "
-                   "--topology FILE, in the form of machine files");
-  command.add_option("--supervise", arguments.supervise, "Used by job scripts: runs a job")
-      ->type_name("RUN_DIR");
-  command
-      .add_option("--deputy", arguments.deputy,
-                  "Used by the supervisor: requeues the job if the supervisor's node dies")
-      ->type_name("RUN_DIR");
+  add("--show-topology", arguments.show_topology,
+      "Print the NUMA domains, cores and GPUs of this machine, of --machine or of --topology FILE, "
+      "in the form of machine files");
+  add("--supervise", arguments.supervise, "Used by job scripts: runs a job", TypeName{"RUN_DIR"});
+  add("--deputy", arguments.deputy,
+      "Used by the supervisor: requeues the job if the supervisor's node dies",
+      TypeName{"RUN_DIR"});
 }
 
 }  // namespace
@@ -258,15 +229,15 @@ void add_launch_command(CLI::App& app) {
   auto arguments = std::make_shared<LaunchArguments>();
   CLI::App* command = app.add_subcommand(
       "launch", "Submit runs to Slurm, or run them here; watch and collect them");
-  command->add_option("config", arguments->request.config,
-                      "The configuration of the run, with or without matrix: a YAML file");
+  const AddOption add(*command);
+  add("config", arguments->request.config,
+      "The configuration of the run, with or without matrix: a YAML file");
   add_slurm_options(*command, *arguments);
   add_task_options(*command, *arguments);
   command->footer(
       "Examples:\n"
       "  kintsugi launch run.yaml --machine juwels-booster --nodes 16 --time 10d --account "
-      "project_1 "
-      "--print\n"
+      "project_1 --print\n"
       "  kintsugi launch run.yaml --machine juwels-booster --nodes 16 --spare-nodes 1 --time 10d "
       "--account project_1\n"
       "  kintsugi launch run.yaml --local --ranks 4\n"

@@ -124,8 +124,8 @@ void check_time(const RunConfig& run, const Machine& machine, LaunchOptions& opt
   const double least_s = machine.launch.startup_s + options.signal_s;
   if (time.job_s > 0 && time.job_s <= least_s)
     user_error(
-        "a job of {} is too short for one save: start-up takes about {}, and it is told to "
-        "save {} before its end{}; give a longer --time{}",
+        "a job of {} is too short for one save: start-up takes about {}, and it is told to save {} "
+        "before its end{}; give a longer --time{}",
         format_duration(time.job_s), format_duration(machine.launch.startup_s),
         format_duration(options.signal_s), save_s > 0 ? " (" + save + ")" : "",
         save_s < options.signal_s ? ", or a shorter --signal" : "");

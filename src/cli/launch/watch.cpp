@@ -187,8 +187,8 @@ void cancel_run(const fs::path& run_dir, bool now) {
   const JobDescription job = load_job(run_dir);
   if (job.local && now)
     user_error(
-        "--now ends jobs of Slurm; {} runs on this machine: end its process, or leave out "
-        "--now so that it saves",
+        "--now ends jobs of Slurm; {} runs on this machine: end its process, or leave out --now so "
+        "that it saves",
         run_dir.string());
   const auto states = job.local ? std::vector<SlurmJobState>{} : job_states(job.job_ids);
   if (!job.local && states.empty())

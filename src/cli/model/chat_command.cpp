@@ -163,8 +163,8 @@ class ChatSession {
     const auto tokens = static_cast<std::int64_t>(request.prompt.size());
     if (tokens > limit)
       user_error(
-          "the message is too long: {} tokens with the template, but {} of {} are left for "
-          "it; shorten it, or change --context or --max-tokens",
+          "the message is too long: {} tokens with the template, but {} of {} are left for it; "
+          "shorten it, or change --context or --max-tokens",
           tokens, limit, context_);
     if (dropped > 0)
       log_note("the context of {} tokens is full: the oldest {} messages were dropped", context_,
@@ -215,16 +215,14 @@ void add_chat_command(CLI::App& app) {
   auto a = std::make_shared<ChatArguments>();
   a->max_tokens = 512;
   CLI::App* command = app.add_subcommand("chat", "Talk to a trained model in the terminal");
+  const AddOption add(*command);
   add_generation_options(*command, *a);
   add_adapter_option(*command, a->engine);
-  command->add_option("--system", a->system, "The system message: how the model should answer")
-      ->type_name("TEXT");
-  command
-      ->add_option("--context", a->context,
-                   "Tokens of conversation and answer, after which the oldest messages are "
-                   "dropped; 0: what the model was trained with, at most 8192")
-      ->transform(whole_number(between(0, 1 << 24)))
-      ->capture_default_str();
+  add("--system", a->system, "The system message: how the model should answer", TypeName{"TEXT"});
+  add("--context", a->context,
+      "Tokens of conversation and answer, after which the oldest messages are dropped; 0: what the "
+      "model was trained with, at most 8192",
+      whole_number(between(0, 1 << 24)), kShowDefault);
   command->footer(
       "Reads one message per line, from the terminal or a pipe. Commands: /reset, /system TEXT, "
       "/quit, /help; Ctrl-C stops an answer.\n\nExamples:\n"

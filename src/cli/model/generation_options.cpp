@@ -12,57 +12,42 @@ namespace kintsugi {
 namespace {
 
 void add_sampling_options(CLI::App& command, SamplingOptions& sampling) {
-  command.add_option("--temperature", sampling.temperature, "Sampling temperature; 0: greedy")
-      ->transform(real_number(between(0, 100)))
-      ->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "Sample from the k most likely tokens; 0: all")
-      ->transform(whole_number(between(0, INT32_MAX)))
-      ->capture_default_str();
-  command
-      .add_option("--top-p", sampling.top_p,
-                  "Sample from the fewest tokens with this total probability")
-      ->transform(real_number(between(0, 1)))
-      ->capture_default_str();
-  command
-      .add_option("--min-p", sampling.min_p,
-                  "Sample from tokens with at least this fraction of the largest probability")
-      ->transform(real_number(between(0, 1)))
-      ->capture_default_str();
-  command
-      .add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "Make tokens of the prompt and the text so far less likely; 1: off")
-      ->transform(real_number(between(0.01, 100)))
-      ->capture_default_str();
-  command.add_option("--seed", sampling.seed, "Random seed; the same seed gives the same text")
-      ->transform(seed_number())
-      ->capture_default_str();
+  const AddOption add(command);
+  add("--temperature", sampling.temperature, "Sampling temperature; 0: greedy",
+      real_number(between(0, 100)), kShowDefault);
+  add("--top-k", sampling.top_k, "Sample from the k most likely tokens; 0: all",
+      whole_number(between(0, INT32_MAX)), kShowDefault);
+  add("--top-p", sampling.top_p, "Sample from the fewest tokens with this total probability",
+      real_number(between(0, 1)), kShowDefault);
+  add("--min-p", sampling.min_p,
+      "Sample from tokens with at least this fraction of the largest probability",
+      real_number(between(0, 1)), kShowDefault);
+  add("--repetition-penalty", sampling.repetition_penalty,
+      "Make tokens of the prompt and the text so far less likely; 1: off",
+      real_number(between(0.01, 100)), kShowDefault);
+  add("--seed", sampling.seed, "Random seed; the same seed gives the same text", seed_number(),
+      kShowDefault);
 }
 
 }  // namespace
 
 void add_generation_options(CLI::App& command, GenerationArguments& a) {
-  command
-      .add_option("--checkpoint", a.checkpoint,
-                  "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                  "directory of a supported family")
-      ->required();
-  command.add_option("--max-tokens", a.max_tokens, "Number of tokens to generate, at most")
-      ->transform(whole_number(between(1, 1 << 24)))
-      ->capture_default_str();
+  const AddOption add(command);
+  add("--checkpoint", a.checkpoint,
+      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
+      "a supported family",
+      kRequired);
+  add("--max-tokens", a.max_tokens, "Number of tokens to generate, at most",
+      whole_number(between(1, 1 << 24)), kShowDefault);
   add_sampling_options(command, a.sampling);
-  command
-      .add_option("--stop", a.stop, "End the text before this string; may be given several times")
-      ->allow_extra_args(false);
-  command
-      .add_option("--chat-template", a.chat_template,
-                  "The chat format, if the model names none that is known: " + chat_format_names())
-      ->type_name("NAME");
-  command
-      .add_option("--bos", a.bos,
-                  "Begin the prompt with the beginning-of-text token: auto (as the tokenizer's "
-                  "files say), yes or no")
-      ->check(CLI::IsMember({"auto", "yes", "no"}))
-      ->capture_default_str();
+  add("--stop", a.stop, "End the text before this string; may be given several times", kRepeatable);
+  add("--chat-template", a.chat_template,
+      "The chat format, if the model names none that is known: " + chat_format_names(),
+      TypeName{"NAME"});
+  add("--bos", a.bos,
+      "Begin the prompt with the beginning-of-text token: auto (as the tokenizer's files say), yes "
+      "or no",
+      CLI::IsMember({"auto", "yes", "no"}), kShowDefault);
   add_precision_options(command, a.engine);
 }
 

@@ -71,8 +71,8 @@ void serve_requests(const ServeArguments& a, const ModelFiles& files, InferenceE
   HttpServer server(service, limits);
   if (!server.is_local() && options.api_key.empty())
     log_warning(
-        "other machines can connect and no API key is set: anyone who reaches {} can use "
-        "the model; set --api-key or KINTSUGI_API_KEY",
+        "other machines can connect and no API key is set: anyone who reaches {} can use the "
+        "model; set --api-key or KINTSUGI_API_KEY",
         server.address());
   log_info(
       "serving {} at http://{}: {} sequences of up to {} tokens, {}, {} of host memory",
@@ -107,47 +107,42 @@ void serve(ServeArguments& a) {
 }
 
 void add_model_options(CLI::App& command, ServeArguments& a) {
-  command
-      .add_option("--checkpoint", a.model.checkpoint,
-                  "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                  "directory of a supported family")
-      ->required();
-  command.add_option("--name", a.service.name,
-                     "The model's name in requests and replies; default: the directory's name");
-  command
-      .add_option("--chat-template", a.model.chat_template,
-                  "The chat format, if the model names none that is known: " + chat_format_names())
-      ->type_name("NAME");
-  command
-      .add_option("--bos", a.model.bos,
-                  "Begin prompts that are texts with the beginning-of-text token: auto (as the "
-                  "tokenizer's files say), yes or no")
-      ->check(CLI::IsMember({"auto", "yes", "no"}))
-      ->capture_default_str();
+  const AddOption add(command);
+  add("--checkpoint", a.model.checkpoint,
+      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
+      "a supported family",
+      kRequired);
+  add("--name", a.service.name,
+      "The model's name in requests and replies; default: the directory's name");
+  add("--chat-template", a.model.chat_template,
+      "The chat format, if the model names none that is known: " + chat_format_names(),
+      TypeName{"NAME"});
+  add("--bos", a.model.bos,
+      "Begin prompts that are texts with the beginning-of-text token: auto (as the tokenizer's "
+      "files say), yes or no",
+      CLI::IsMember({"auto", "yes", "no"}), kShowDefault);
   add_precision_options(command, a.engine);
   add_engine_options(command, a.engine);
 }
 
 void add_network_options(CLI::App& command, ServeArguments& a) {
-  command
-      .add_option("--host", a.server.host,
-                  "The address to listen on; 0.0.0.0: every network of this machine")
-      ->capture_default_str();
-  command.add_option("--port", a.server.port, "The port; 0: a free one, which is printed")
-      ->transform(whole_number(between(0, 65535)))
-      ->capture_default_str();
-  command.add_option("--api-key", a.service.api_key,
-                     "Clients must send this key (Authorization: Bearer KEY). Other users of the "
-                     "machine see options; the environment variable KINTSUGI_API_KEY hides it");
-  command
-      .add_option("--cors", a.service.cors_origin,
-                  "Allow web pages of this origin (https://example.org, or *) to use the server")
-      ->type_name("ORIGIN");
+  const AddOption add(command);
+  add("--host", a.server.host, "The address to listen on; 0.0.0.0: every network of this machine",
+      kShowDefault);
+  add("--port", a.server.port, "The port; 0: a free one, which is printed",
+      whole_number(between(0, 65535)), kShowDefault);
+  add("--api-key", a.service.api_key,
+      "Clients must send this key (Authorization: Bearer KEY). Other users of the machine see "
+      "options; the environment variable KINTSUGI_API_KEY hides it");
+  add("--cors", a.service.cors_origin,
+      "Allow web pages of this origin (https://example.org, or *) to use the server",
+      TypeName{"ORIGIN"});
 }
 
 void add_limit_options(CLI::App& command, ServeArguments& a) {
+  const AddOption add(command);
   const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
-    command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
+    add(name, value, help, whole_number(range), kShowDefault);
   };
   const auto time = [&](const char* name, double& value, const char* help) {
     const auto set = [&value](const std::string& text) { value = parse_duration_s(text); };

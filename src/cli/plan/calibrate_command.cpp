@@ -75,16 +75,15 @@ void calibrate(const CalibrateOptions& options) {
   if (options.output.empty()) return;
   write_output_file(
       "--output", options.output, rule,
-      fmt::format("# {}, with efficiencies measured by kintsugi calibrate in {} "
-                  "on {}.\n{}",
+      fmt::format("# {}, with efficiencies measured by kintsugi calibrate in {} on {}.\n{}",
                   base.name, to_string(precision), backend->description(), to_yaml(machine)));
 }
 
 void add_power_options(CLI::App& command, CalibrateOptions& options) {
-  CLI::Option* const power = command.add_flag(
-      "--power", options.measure_power,
-      "Train a model at several power limits and print tokens/s, W and J/token of each. The former "
-      "limit is restored");
+  const AddOption add(command);
+  CLI::Option* const power = add("--power", options.measure_power,
+                                 "Train a model at several power limits and print tokens/s, W and "
+                                 "J/token of each. The former limit is restored");
   const auto only_with_power = [&](CLI::Option* option) { return option->needs(power); };
   only_with_power(command.add_option("--model", options.power.model,
                                      "Preset, YAML file or config.json of the model to train"));
@@ -94,9 +93,10 @@ void add_power_options(CLI::App& command, CalibrateOptions& options) {
   only_with_power(command.add_option("--length", options.power.length,
                                      "Tokens per sequence (default: the model's, at most 4096)"))
       ->transform(whole_number(between(1, 1 << 20)));
-  only_with_power(command.add_option("--power-limits", options.power.limits_w,
-                                     "Watts to try, separated by commas (default: six from the "
-                                     "highest to the lowest)"))
+  only_with_power(
+      command.add_option(
+          "--power-limits", options.power.limits_w,
+          "Watts to try, separated by commas (default: six from the highest to the lowest)"))
       ->delimiter(',')
       ->transform(real_number(between(1, 1e5)));
   only_with_power(command.add_option("--clocks", options.power.clocks_mhz,
@@ -119,26 +119,23 @@ void add_power_options(CLI::App& command, CalibrateOptions& options) {
 void add_calibrate_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "calibrate", "Measure this device and write a machine description for kintsugi plan");
+  const AddOption add(*command);
   const auto options = std::make_shared<CalibrateOptions>();
-  command->add_option("--machine", options->machine,
-                      "Name or YAML file of the machine for all values that are not measured "
-                      "(default: this host on cpu, h200 on cuda)");
-  command->add_option("--output", options->output,
-                      "Write the machine description to this YAML file");
+  add("--machine", options->machine,
+      "Name or YAML file of the machine for all values that are not measured (default: this host "
+      "on cpu, h200 on cuda)");
+  add("--output", options->output, "Write the machine description to this YAML file");
   add_overwrite_option(*command, options->overwrite);
-  command->add_option("--device", options->device, "auto (the default), cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--precision", options->precision,
-                      "Precision to measure (default: fp32 on cpu, bf16 on cuda)");
-  command
-      ->add_option("--size", options->size,
-                   "Largest matrix dimension (default: 1024 on cpu, 8192 on cuda)")
-      ->transform(whole_number(between(64, 65536)));
-  command->add_option("--threads", options->threads, "CPU threads (default: all cores)")
-      ->transform(whole_number(between(0, 1024)));
-  command
-      ->add_option("--effort", options->effort, "Seconds to measure each operation (default: 0.2)")
-      ->transform(real_number(between(0.001, 60)));
+  add("--device", options->device, "auto (the default), cpu or cuda",
+      CLI::IsMember({"auto", "cpu", "cuda"}));
+  add("--precision", options->precision,
+      "Precision to measure (default: fp32 on cpu, bf16 on cuda)");
+  add("--size", options->size, "Largest matrix dimension (default: 1024 on cpu, 8192 on cuda)",
+      whole_number(between(64, 65536)));
+  add("--threads", options->threads, "CPU threads (default: all cores)",
+      whole_number(between(0, 1024)));
+  add("--effort", options->effort, "Seconds to measure each operation (default: 0.2)",
+      real_number(between(0.001, 60)));
   add_power_options(*command, *options);
   command->footer(
       "Examples:\n"

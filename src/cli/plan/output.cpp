@@ -180,8 +180,8 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
           line("data loading, logging", e.other_s) + line("total", e.step_s);
   if (e.slow_chance >= 0.01)
     text += fmt::format(
-        "{:.0f} % of runs on this network have slow messages, which cost {:.4f} s per step ({}"
-        "included above).\n",
+        "{:.0f} % of runs on this network have slow messages, which cost {:.4f} s per step "
+        "({}included above).\n",
         100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
   text += fmt::format("\n{:.1f} tokens/s/GPU{}, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
                       planner.job().model.fp8.on()
@@ -335,10 +335,9 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
   return fmt::format(
       "# Plan for {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} of memory per rank.\n"
       "run: {{dir: runs/{}, seed: 1}}\n"
-      "model: {{{}: {}}}\n{}"
-      "batch: {{global: {}, micro: {}}}\n"
-      "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}"
-      "train: {{steps: {:.0f}, precision: {}, {}checkpoint_every: {}}}\n"
+      "model: {{{}: {}}}\n{}batch: {{global: {}, micro: {}}}\n"
+      "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}train: {{steps: {:.0f}, "
+      "precision: {}, {}checkpoint_every: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",

@@ -262,39 +262,29 @@ void add_plan_tune(CLI::App& plan) {
   const auto o = std::make_shared<PlanTuneOptions>();
   CLI::App* command =
       plan.add_subcommand("tune", "Measure layouts of a configuration in short real runs");
-  command->add_option("config", o->config, "Configuration of the run: a YAML file")->required();
-  command->add_option("--machine", o->machine,
-                      "A machine's name (kintsugi plan machines) or YAML file");
-  command->add_option("--gpus", o->gpus, "Number of ranks of a trial");
+  const AddOption add(*command);
+  add("config", o->config, "Configuration of the run: a YAML file", kRequired);
+  add("--machine", o->machine, "A machine's name (kintsugi plan machines) or YAML file");
+  add("--gpus", o->gpus, "Number of ranks of a trial");
   add_search_limits(*command, o->limits);
-  command->add_option("--trials", o->trials, "Number of trials, including those in --log")
-      ->transform(whole_number(between(1, 100000)))
-      ->capture_default_str();
-  command->add_option("--steps", o->steps, "Steps per trial; the first two are warm-up")
-      ->transform(whole_number(between(3, 1000000)))
-      ->capture_default_str();
-  command->add_option("--at-once", o->at_once, "Trials to run at the same time")
-      ->transform(whole_number(between(1, 1000)))
-      ->capture_default_str();
-  command->add_option("--launch", o->launch,
-                      "Launch command; {ranks} and {trial} are replaced (default: mpirun -np "
-                      "{ranks})");
-  command->add_option("--trial-timeout", o->timeout, "Time limit of a trial")
-      ->type_name("TIME")
-      ->transform(duration(above(0)))
-      ->capture_default_str();
-  command
-      ->add_option("--within", o->within,
-                   "Try layouts predicted to be at most this factor slower than the best")
-      ->transform(real_number(between(1, 1e9)))
-      ->capture_default_str();
-  command->add_option("--log", o->log,
-                      "Append all trials to this CSV file; layouts already in it are not repeated");
-  command->add_option("--emit", o->emit, "Write the configuration with the best layout");
+  add("--trials", o->trials, "Number of trials, including those in --log",
+      whole_number(between(1, 100000)), kShowDefault);
+  add("--steps", o->steps, "Steps per trial; the first two are warm-up",
+      whole_number(between(3, 1000000)), kShowDefault);
+  add("--at-once", o->at_once, "Trials to run at the same time", whole_number(between(1, 1000)),
+      kShowDefault);
+  add("--launch", o->launch,
+      "Launch command; {ranks} and {trial} are replaced (default: mpirun -np {ranks})");
+  add("--trial-timeout", o->timeout, "Time limit of a trial", TypeName{"TIME"}, duration(above(0)),
+      kShowDefault);
+  add("--within", o->within, "Try layouts predicted to be at most this factor slower than the best",
+      real_number(between(1, 1e9)), kShowDefault);
+  add("--log", o->log,
+      "Append all trials to this CSV file; layouts already in it are not repeated");
+  add("--emit", o->emit, "Write the configuration with the best layout");
   add_overwrite_option(*command, o->overwrite);
-  command->add_option("--set", o->overrides, "Override a value of the configuration (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add("--set", o->overrides, "Override a value of the configuration (repeatable)",
+      TypeName{"KEY=VALUE"}, kRepeatable);
   command->footer(
       "Example:\n"
       "  kintsugi plan tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}' \\\n"

@@ -75,21 +75,15 @@ void add_dashboard_command(CLI::App& app) {
   const auto a = std::make_shared<DashboardArguments>();
   CLI::App* command = app.add_subcommand(
       "dashboard", "Show the runs below folders in a web page, live while they train");
-  command->add_option("folders", a->folders, "Folders with runs, or run directories")
-      ->type_name("DIR")
-      ->required();
-  command
-      ->add_option("--host", a->server.host,
-                   "The address to listen on; 0.0.0.0: every network of this machine")
-      ->capture_default_str();
-  command->add_option("--port", a->server.port, "The port; 0: a free one, which is printed")
-      ->transform(whole_number(between(0, 65535)))
-      ->capture_default_str();
-  command
-      ->add_option("--token", a->token,
-                   "Browsers must give this token (?token=TOKEN in the address). Other users of "
-                   "the machine see options; the environment variable KINTSUGI_DASHBOARD_TOKEN "
-                   "hides it")
+  const AddOption add(*command);
+  add("folders", a->folders, "Folders with runs, or run directories", TypeName{"DIR"}, kRequired);
+  add("--host", a->server.host, "The address to listen on; 0.0.0.0: every network of this machine",
+      kShowDefault);
+  add("--port", a->server.port, "The port; 0: a free one, which is printed",
+      whole_number(between(0, 65535)), kShowDefault);
+  add("--token", a->token,
+      "Browsers must give this token (?token=TOKEN in the address). Other users of the machine see "
+      "options; the environment variable KINTSUGI_DASHBOARD_TOKEN hides it")
       ->check([](const std::string& token) { return token.empty() ? "--token is empty" : ""; });
   command->footer(
       "The dashboard only reads. Ctrl-C ends it. /metrics has the metrics of all runs for "

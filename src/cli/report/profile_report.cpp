@@ -63,27 +63,21 @@ std::string profile_file_of(const std::string& given) {
 }  // namespace
 
 void add_profile_options(CLI::App& command, ProfileReportOptions& options) {
+  const AddOption add(command);
   CLI::Option* profile =
-      command
-          .add_option(
-              "--profile", options.file,
-              "Instead of runs: analyze this profile (train --profile), or the newest of a run "
-              "directory: a step by category, operation, layer and idle time")
-          ->type_name("FILE")
+      add("--profile", options.file,
+          "Instead of runs: analyze this profile (train --profile), or the newest of a run "
+          "directory: a step by category, operation, layer and idle time",
+          TypeName{"FILE"})
           ->check([](const std::string& file) { return file.empty() ? "give a file" : ""; });
-  command
-      .add_option("--against", options.against,
-                  "With --profile: compare with this older profile; the first line names what got "
-                  "slower")
-      ->type_name("FILE")
+  add("--against", options.against,
+      "With --profile: compare with this older profile; the first line names what got slower",
+      TypeName{"FILE"})
       ->needs(profile);
-  command
-      .add_option("--machine", options.machine,
-                  "With --profile: compare with the prediction for this machine (kintsugi plan "
-                  "machines)")
+  add("--machine", options.machine,
+      "With --profile: compare with the prediction for this machine (kintsugi plan machines)")
       ->needs(profile);
-  command.add_option("--rank", options.rank, "With --profile: only this rank")
-      ->transform(whole_number(between(0, 1 << 24)))
+  add("--rank", options.rank, "With --profile: only this rank", whole_number(between(0, 1 << 24)))
       ->needs(profile);
 }
 

@@ -54,23 +54,20 @@ void add_report_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "report",
       "Report on runs, or on a profile: as text, or as a page, Markdown or CSV in a file");
-  command
-      ->add_option("runs", arguments->directories, "Run directories (run.dir), or folders of them")
-      ->type_name("RUN_DIR");
+  const AddOption add(*command);
+  add("runs", arguments->directories, "Run directories (run.dir), or folders of them",
+      TypeName{"RUN_DIR"});
   add_profile_options(*command, arguments->profile);
-  command
-      ->add_option("--output", arguments->output,
-                   "Write to this file; its ending chooses the format: .html (a page that needs no "
-                   "server), .md, .csv or .json")
-      ->type_name("FILE");
+  add("--output", arguments->output,
+      "Write to this file; its ending chooses the format: .html (a page that needs no server), "
+      ".md, .csv or .json",
+      TypeName{"FILE"});
   add_overwrite_option(*command, arguments->overwrite);
-  CLI::Option* json =
-      command->add_flag("--json", arguments->json,
-                        "JSON: a list with one object per run, or the object of a profile");
-  CLI::Option* markdown = command->add_flag("--markdown", arguments->markdown,
-                                            "Tables for an issue or an appendix, as Markdown");
-  CLI::Option* csv =
-      command->add_flag("--csv", arguments->csv, "The metrics of all steps, one row per step");
+  CLI::Option* json = add("--json", arguments->json,
+                          "JSON: a list with one object per run, or the object of a profile");
+  CLI::Option* markdown =
+      add("--markdown", arguments->markdown, "Tables for an issue or an appendix, as Markdown");
+  CLI::Option* csv = add("--csv", arguments->csv, "The metrics of all steps, one row per step");
   markdown->excludes(json);
   csv->excludes(json)->excludes(markdown);
   command->footer(

@@ -173,16 +173,13 @@ void add_watch_command(CLI::App& app) {
   const auto options = std::make_shared<WatchOptions>();
   CLI::App* command = app.add_subcommand(
       "watch", "Show runs live in the terminal: progress, loss, speed, goodput and log");
-  command
-      ->add_option("runs", options->folders,
-                   "Run directories (run.dir), or folders of them, also of other nodes")
-      ->type_name("DIR")
-      ->required();
-  CLI::Option* every =
-      command->add_option("--every", options->every, "Time between two looks (default: 2 s)")
-          ->type_name("TIME")
-          ->transform(duration(between(0.1, 3600)));
-  command->add_flag("--once", options->once, "Print one frame and exit")->excludes(every);
+  const AddOption add(*command);
+  add("runs", options->folders,
+      "Run directories (run.dir), or folders of them, also of other nodes", TypeName{"DIR"},
+      kRequired);
+  CLI::Option* every = add("--every", options->every, "Time between two looks (default: 2 s)",
+                           TypeName{"TIME"}, duration(between(0.1, 3600)));
+  add("--once", options->once, "Print one frame and exit")->excludes(every);
   command->footer(
       "Examples:\n"
       "  kintsugi watch runs/demo\n"

@@ -55,8 +55,8 @@ const Metric& metric_named(const std::vector<Metric>& metrics, const std::string
   for (const Metric& metric : metrics)
     if (metric.name == name) return metric;
   user_error(
-      "{}: {} is not defined for these documents: it needs one right choice each, and the "
-      "same number of choices",
+      "{}: {} is not defined for these documents: it needs one right choice each, and the same "
+      "number of choices",
       task.name, name);
 }
 

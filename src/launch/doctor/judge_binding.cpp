@@ -98,14 +98,13 @@ void judge_numa(const Node& node, Findings& findings) {
   for (const RankFacts* rank : node) {
     const BindingFacts& binding = rank->binding;
     if (binding.gpu_cores.empty() || !common(binding.cores, binding.gpu_cores).empty()) continue;
-    findings.push_back(
-        {.severity = Severity::Warning,
-         .check = "binding",
-         .text = fmt::format("rank {} on {} is bound to cores {}, but its GPU {} is near cores {}: "
-                             "bind it to those",
-                             rank->rank, rank->node, number_list(binding.cores), binding.gpu,
-                             number_list(binding.gpu_cores)),
-         .nodes = {}});
+    findings.push_back({.severity = Severity::Warning,
+                        .check = "binding",
+                        .text = fmt::format("rank {} on {} is bound to cores {}, but its GPU {} is "
+                                            "near cores {}: bind it to those",
+                                            rank->rank, rank->node, number_list(binding.cores),
+                                            binding.gpu, number_list(binding.gpu_cores)),
+                        .nodes = {}});
   }
 }
 
@@ -132,12 +131,13 @@ Findings judge_binding(const std::vector<RankFacts>& ranks, bool share_gpu) {
     judge_numa(node, findings);
     const int cores = static_cast<int>(usable_cores(node).size()), threads = threads_of(node);
     if (cores > 0 && threads > cores)
-      findings.push_back({.severity = Severity::Warning,
-                          .check = "binding",
-                          .text = fmt::format("{}: {} ranks with {} threads on {} cores; set "
-                                              "threads, or start fewer ranks",
-                                              node.front()->node, node.size(), threads, cores),
-                          .nodes = {}});
+      findings.push_back(
+          {.severity = Severity::Warning,
+           .check = "binding",
+           .text = fmt::format(
+               "{}: {} ranks with {} threads on {} cores; set threads, or start fewer ranks",
+               node.front()->node, node.size(), threads, cores),
+           .nodes = {}});
     const bool free = std::any_of(node.begin(), node.end(),
                                   [](const RankFacts* rank) { return !rank->binding.bound(); });
     if (node.size() > 1 && free && ++unbound_nodes == 1) unbound_node = node.front()->node;

@@ -109,22 +109,21 @@ Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& li
           finding_of(Severity::Warning, "clock", fmt::format("the clock of {} is wrong", name)));
     if (host.shared_memory_free >= 0 &&
         host.shared_memory_free < kSharedMemoryPerRank * static_cast<double>(members.size()))
-      findings.push_back(finding_of(
-          Severity::Warning, "environment",
-          fmt::format("/dev/shm of {} has {} free for {} ranks; MPI and NCCL may fail: delete old "
-                      "files there",
-                      name, format_bytes(host.shared_memory_free), members.size())));
+      findings.push_back(
+          finding_of(Severity::Warning, "environment",
+                     fmt::format("/dev/shm of {} has {} free for {} ranks; MPI and NCCL may fail: "
+                                 "delete old files there",
+                                 name, format_bytes(host.shared_memory_free), members.size())));
     if (host.old_shared_memory > kMuchSharedMemory)
       findings.push_back(
           finding_of(Severity::Note, "environment",
                      fmt::format("/dev/shm of {} has {} of your files that are older than an hour",
                                  name, format_bytes(host.old_shared_memory))));
     if (host.open_files > 0 && host.open_files < kFewOpenFiles)
-      findings.push_back(
-          finding_of(Severity::Warning, "environment",
-                     fmt::format("{} allows {} open files per process: ulimit -n {} before the "
-                                 "launch",
-                                 name, host.open_files, 4 * kFewOpenFiles)));
+      findings.push_back(finding_of(
+          Severity::Warning, "environment",
+          fmt::format("{} allows {} open files per process: ulimit -n {} before the launch", name,
+                      host.open_files, 4 * kFewOpenFiles)));
   }
   return findings;
 }
@@ -132,9 +131,9 @@ Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& li
 Findings judge_network(const std::optional<std::string>& network, bool allow_sockets) {
   if (!network) return {};
   if (network->empty())
-    return {finding_of(Severity::Warning, "links",
-                       "the network that NCCL uses is not known, because NCCL_DEBUG is set: unset "
-                       "it to check")};
+    return {finding_of(
+        Severity::Warning, "links",
+        "the network that NCCL uses is not known, because NCCL_DEBUG is set: unset it to check")};
   if (*network != "Socket" || allow_sockets)
     return {finding_of(Severity::Note, "links", fmt::format("NCCL uses the network {}", *network))};
   Finding finding = finding_of(

@@ -69,9 +69,9 @@ void judge_results(const std::vector<RankFacts>& ranks, Findings& findings) {
       findings.push_back(
           {.severity = Severity::Error,
            .check = "device",
-           .text = fmt::format("rank {} on {}: its matmul gives other bits ({}) "
-                               "than that of {} ranks ({})",
-                               rank.rank, rank.node, rank.device.hash, usual->second, usual->first),
+           .text = fmt::format(
+               "rank {} on {}: its matmul gives other bits ({}) than that of {} ranks ({})",
+               rank.rank, rank.node, rank.device.hash, usual->second, usual->first),
            .nodes = {rank.node}});
 }
 
@@ -89,10 +89,10 @@ void judge_free_memory(const std::vector<RankFacts>& ranks, const DoctorLimits& 
       findings.push_back(
           {.severity = Severity::Warning,
            .check = "device",
-           .text = fmt::format("rank {} on {}: GPU {} has {} free, the others {}: does another "
-                               "process use it?",
-                               rank.rank, rank.node, rank.binding.gpu,
-                               format_bytes(rank.device.free_bytes), format_bytes(usual)),
+           .text = fmt::format(
+               "rank {} on {}: GPU {} has {} free, the others {}: does another process use it?",
+               rank.rank, rank.node, rank.binding.gpu, format_bytes(rank.device.free_bytes),
+               format_bytes(usual)),
            .nodes = {}});
 }
 
@@ -110,12 +110,12 @@ void judge_compute_rates(const std::vector<RankFacts>& ranks, const DoctorLimits
   if (rates.empty()) return;
   const double usual = median(rates);
   if (expected.flops_per_s > 0 && usual < limits.machine * expected.flops_per_s)
-    findings.push_back({.severity = Severity::Warning,
-                        .check = "device",
-                        .text = fmt::format("the median matmul rate is {}; the machine description "
-                                            "says {}",
-                                            flops_text(usual), flops_text(expected.flops_per_s)),
-                        .nodes = {}});
+    findings.push_back(
+        {.severity = Severity::Warning,
+         .check = "device",
+         .text = fmt::format("the median matmul rate is {}; the machine description says {}",
+                             flops_text(usual), flops_text(expected.flops_per_s)),
+         .nodes = {}});
   if (rates.size() < kFewestRates) return;
   SlowNodes slow;
   for (const RankFacts* rank : compared)
@@ -228,12 +228,12 @@ void judge_expected(const std::vector<JudgedPair>& judged, double expected, cons
   if (rates.empty() || expected <= 0) return;
   const double usual = median(rates);
   if (usual >= limits.machine * expected) return;
-  findings.push_back({.severity = Severity::Warning,
-                      .check = "links",
-                      .text = fmt::format("the median rate {} is {}; the machine description says "
-                                          "{}",
-                                          what, rate_text(usual), rate_text(expected)),
-                      .nodes = {}});
+  findings.push_back(
+      {.severity = Severity::Warning,
+       .check = "links",
+       .text = fmt::format("the median rate {} is {}; the machine description says {}", what,
+                           rate_text(usual), rate_text(expected)),
+       .nodes = {}});
 }
 
 }  // namespace

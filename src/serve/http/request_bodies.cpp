@@ -167,9 +167,9 @@ CompletionBody parse_completion_body(std::string_view body, const RequestLimits&
   result.max_tokens = fields.integer("max_tokens", result.echo ? 0 : 1, limits.max_tokens);
   result.sampling.logprobs = fields.integer("logprobs", 0, kMostLogprobs).value_or(-1);
   if (std::ssize(result.prompts) * result.n > limits.max_batch)
-    bad_field("n", fmt::format("{} prompts times n are more than the {} texts of a request "
-                               "(--max-batch)",
-                               result.prompts.size(), limits.max_batch));
+    bad_field(
+        "n", fmt::format("{} prompts times n are more than the {} texts of a request (--max-batch)",
+                         result.prompts.size(), limits.max_batch));
   refuse_unknown_fields(fields);
   return result;
 }

@@ -184,10 +184,10 @@ HttpReply HttpService::detokenize(const std::string& body) const {
 EncodedPrompt HttpService::encode(const PromptInput& prompt, bool with_text) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) {
     if (std::ssize(*ids) > engine_options_.max_length)
-      throw HttpError(400, "context_length_exceeded",
-                      fmt::format("the prompt has {} tokens, more than the {} of this server "
-                                  "(--max-length)",
-                                  ids->size(), engine_options_.max_length));
+      throw HttpError(
+          400, "context_length_exceeded",
+          fmt::format("the prompt has {} tokens, more than the {} of this server (--max-length)",
+                      ids->size(), engine_options_.max_length));
     EncodedPrompt result{.tokens = *ids};
     if (!with_text) return result;
     TokenTexts texts(tokenizer_.get());

@@ -158,8 +158,8 @@ void HttpService::check_reply_size(const std::vector<GenerationRequest>& request
   if (entries <= options_.limits.max_entries) return;
   throw HttpError(
       400, "reply_too_large",
-      fmt::format("the reply could have {} entries, more than {}: ask for fewer texts "
-                  "(prompt, n), a smaller max_tokens{}or fewer logprobs",
+      fmt::format("the reply could have {} entries, more than {}: ask for fewer texts (prompt, n), "
+                  "a smaller max_tokens{}or fewer logprobs",
                   entries, options_.limits.max_entries, echo ? ", shorter prompts (echo) " : " "));
 }
 
