@@ -1,21 +1,44 @@
-#include "cli/command_line.h"
+#include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <thread>
 
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/process.h"
-#include "cli/version.h"
 #include "comm/launch_environment.h"
+#include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_world.h"
+#include "core/build_info.h"
 #include "core/error.h"
 #include "core/log.h"
 
 namespace kintsugi {
 namespace {
+
+std::string or_not_built(const std::string& version) {
+  return version.empty() ? "not built" : version;
+}
+
+// What `kintsugi --version` prints: version, commit, compiler, backends and library versions.
+std::string version_text() {
+  return fmt::format(
+      "kintsugi {} (commit {})\n"
+      "compiler: {}\n"
+      "backends: cpu ({}), cuda ({}), sim\n"
+      "communication: MPI ({}), NCCL ({})\n"
+      "libraries: {}\n"
+      "left out: {}",
+      program_version(), program_commit(), program_compiler(), cpu_library_versions(),
+      or_not_built(cuda_library_versions()), or_not_built(mpi_library_version()),
+      or_not_built(nccl_library_version()), program_libraries(),
+      program_left_out().empty() ? "nothing" : program_left_out());
+}
 
 // All ranks find the same mistake in the command line; only one reports it. A launcher ends the job
 // when the first rank exits, so the other ranks wait for the report.

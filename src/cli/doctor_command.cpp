@@ -1,6 +1,5 @@
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "core/table.h"
 #include "launch/host_list.h"
 #include "plan/machines/machine.h"
+#include "train/config/keys.h"
 
 namespace kintsugi {
 namespace {
@@ -53,11 +53,7 @@ NodeLedger ledger_of(const DoctorArguments& arguments, const std::optional<RunCo
 // ---- the ledger
 
 std::string date_text(std::time_t time) {
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  char text[40];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts);
-  return text;
+  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(time));
 }
 
 void list_nodes(const NodeLedger& ledger) {
@@ -125,12 +121,6 @@ DoctorOptions options_of(const DoctorArguments& arguments, const std::optional<R
   return options;
 }
 
-DeviceChoice device_of(const std::string& word) {
-  return word == "cpu"    ? DeviceChoice::Cpu
-         : word == "cuda" ? DeviceChoice::Cuda
-                          : DeviceChoice::Auto;
-}
-
 // Kept alive until the job has handled an error: pending collectives may still use this memory.
 struct DoctorParts {
   std::optional<RunConfig> config;
@@ -148,7 +138,8 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   DoctorOptions options;
   job.together([&] {
     config = config_of(arguments);
-    const DeviceChoice device = config ? config->device : device_of(arguments.device);
+    const DeviceChoice device =
+        config ? config->device : YamlScalar<DeviceChoice>::parse(arguments.device);
     const std::int64_t threads = config ? config->threads : arguments.threads;
     backend = make_backend(device, threads_for(threads, job.world()),
                            config ? config->cuda : CudaConfig{}, job.world().local_rank());

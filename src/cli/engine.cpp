@@ -1,17 +1,51 @@
 #include "cli/engine.h"
 
-#include <CLI/CLI.hpp>
+#include <charconv>
 #include <optional>
 
 #include "cli/options.h"
 #include "comm/local_communicator.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "data/chat/prompt_encoder.h"
+#include "eval/run/engine_model.h"
+#include "eval/run/replicated_model.h"
+#include "model/adapter/peft_config.h"
 #include "model/fingerprint.h"
 #include "train/checkpoint/adapter_base.h"
 
 namespace kintsugi {
+
+std::vector<std::int32_t> parse_token_ids(std::string_view text) {
+  std::vector<std::int32_t> ids;
+  const char *next = text.data(), *end = text.data() + text.size();
+  while (next != end) {
+    if (*next == ' ' || *next == ',' || *next == '\n' || *next == '\t') {
+      ++next;
+      continue;
+    }
+    std::int32_t id = 0;
+    const auto result = std::from_chars(next, end, id);
+    if (result.ec != std::errc())
+      user_error("'{}' is not a list of token ids: give integers separated by spaces or commas",
+                 text);
+    ids.push_back(id);
+    next = result.ptr;
+  }
+  return ids;
+}
+
+std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory / "config.json") && !is_adapter_directory(directory))
+    user_error("{} is not a model directory: it has no config.json", directory.string());
+  if (!std::filesystem::exists(directory / "tokenizer.json") &&
+      !std::filesystem::exists(directory / "tokenizer.model"))
+    user_error("{} has no tokenizer (tokenizer.json or tokenizer.model): give --token-ids",
+               directory.string());
+  return load_tokenizer(directory.string());
+}
 
 void add_precision_options(CLI::App& command, EngineArguments& a) {
   const AddOption add(command);
@@ -123,6 +157,30 @@ void with_engine(Job& job, const EngineArguments& a, const ModelFiles& files,
   loading.reset();
   if (world.rank() % tensor != 0) return engine.follow();
   work(engine, *copies);
+}
+
+void add_eval_engine_options(CLI::App& command, EngineArguments& a) {
+  const AddOption add(command);
+  a.tensor = 1;
+  a.engine.deterministic = true;
+  add_precision_options(command, a);
+  add_engine_options(command, a);
+  add("--tensor", a.tensor,
+      "Ranks of one model (tensor parallelism); the ranks / this copies of the model share the "
+      "work",
+      whole_number(between(1, 1 << 20)), kShowDefault);
+}
+
+void with_model(Job& job, const EngineArguments& a, const ModelFiles& files,
+                const ModelWork& work) {
+  with_engine(job, a, files, [&](InferenceEngine& engine, Communicator& copies) {
+    const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(files.tokenizer());
+    const PromptSettings settings =
+        read_prompt_settings(tokenizer->files(engine.config().max_positions));
+    EngineModel own(engine, *tokenizer, prefix_token_of(*tokenizer, settings.bos, engine.config()));
+    ReplicatedModel shared(own, copies);
+    work(shared, *tokenizer);
+  });
 }
 
 }  // namespace kintsugi

@@ -37,11 +37,6 @@ CLI::Validator checked(Range range, bool keep_text, Parse parse) {
                         closed ? fmt::format("{} to {}", range.low, range.high) : range.text());
 }
 
-std::string full_name(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
-}
-
 std::vector<std::string> names_of(const std::vector<const CLI::App*>& commands) {
   std::vector<std::string> names;
   for (const CLI::App* command : commands) names.push_back(command->get_name());
@@ -123,6 +118,11 @@ void AddOption::set(CLI::Option& option, OptionTrait trait) {
 CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite) {
   return command.add_flag("--overwrite", overwrite,
                           "Replace an output that exists; inputs are never replaced");
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
 }
 
 std::string unknown_command(const CLI::App& app, int argc, const char* const* argv) {

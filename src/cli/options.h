@@ -54,6 +54,8 @@ class AddOption {
 // --overwrite: replace what exists under the name of an output (core/output_file.h).
 CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite);
 
+std::string full_name(const CLI::App& command);  // "kintsugi data tokenize"
+
 // The error message for an unknown command on the command line; empty if there is none.
 std::string unknown_command(const CLI::App& app, int argc, const char* const* argv);
 // The same for an option without a value, --option=, which CLI11 would give the next argument.

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <charconv>
 #include <iostream>
@@ -8,7 +7,8 @@
 #include <system_error>
 #include <vector>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "data/tokenizers/tokenizer.h"
 #include "data/tokenizers/utf8.h"

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <numeric>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/table.h"
 #include "core/units.h"

@@ -1,10 +1,9 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <memory>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"

@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -9,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"

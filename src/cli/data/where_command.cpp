@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "train/run_data.h"

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "cli/eval/commands.h"
+#include "cli/commands.h"
+#include "cli/options.h"
 #include "core/table.h"
 #include "eval/score_rules.h"
 

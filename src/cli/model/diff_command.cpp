@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,8 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/model/commands.h"
+#include "cli/commands.h"
 #include "cli/model/description.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"

@@ -1,6 +1,5 @@
 #include "cli/model/document_job.h"
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstring>
 

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/model/document_job.h"
+#include "cli/options.h"
 #include "core/log.h"
 #include "tensor/safetensors.h"
 

@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
+#include <utility>
 
 #include "cli/options.h"
+#include "core/log.h"
 #include "data/chat/chat_template.h"
+#include "serve/text_output.h"
 
 namespace kintsugi {
 namespace {
@@ -68,13 +70,19 @@ ModelText load_model_text(const ModelFiles& files, const GenerationArguments& ar
 TextPrinter::TextPrinter() : to_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 bool TextPrinter::print(std::string_view text) {
-  const std::string shown(to_terminal_ ? terminal_.add(std::string(text)) : text);
+  std::string shown(text);
+  if (to_terminal_) {
+    held_ += text;
+    const std::size_t end = complete_characters(held_);
+    shown = printable(std::string_view(held_).substr(0, end));
+    held_.erase(0, end);
+  }
   std::fwrite(shown.data(), 1, shown.size(), stdout);
   return std::fflush(stdout) == 0;
 }
 
 bool TextPrinter::end_line() {
-  std::puts(terminal_.rest().c_str());
+  std::puts(printable(std::exchange(held_, {})).c_str());
   return std::fflush(stdout) == 0;
 }
 

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -9,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/model/adapter_description.h"
-#include "cli/model/commands.h"
+#include "cli/commands.h"
 #include "cli/model/description.h"
+#include "cli/options.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/table.h"

@@ -1,14 +1,13 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/commands.h"
 #include "cli/engine.h"
-#include "cli/model/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -8,9 +7,8 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "cli/model/adapter_description.h"
-#include "cli/model/commands.h"
 #include "cli/model/description.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/table.h"
 #include "core/units.h"

@@ -1,6 +1,5 @@
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -12,7 +11,7 @@
 #include "cli/engine.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "cli/shutdown_signals.h"
+#include "cli/process.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "http/http_server.h"

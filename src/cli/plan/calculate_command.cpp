@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,8 +7,8 @@
 #include <string>
 
 #include "cli/backends.h"
+#include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "cli/plan/output.h"
 #include "cli/plan/search.h"
 #include "core/error.h"

@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
+#include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -8,7 +7,6 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "cli/plan/search.h"
 #include "core/error.h"
 

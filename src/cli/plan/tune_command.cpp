@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -13,8 +12,8 @@
 #include <vector>
 
 #include "cli/backends.h"
+#include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "cli/plan/search.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"

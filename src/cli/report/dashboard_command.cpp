@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,7 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/shutdown_signals.h"
+#include "cli/process.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"

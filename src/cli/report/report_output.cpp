@@ -6,8 +6,10 @@
 #include <array>
 #include <cctype>
 #include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
 
-#include "cli/report/reported_runs.h"
 #include "core/build_info.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -22,10 +24,65 @@
 #include "report/profile/profile_output.h"
 #include "report/run_report.h"
 #include "report/runs/json_members.h"
+#include "report/runs/run_index.h"
 #include "report/runs/run_view.h"
+#include "report/runs/series_cache.h"
 
 namespace kintsugi {
 namespace {
+
+// The runs in some directories and below them, read once for a report. Files that cannot be used
+// are warned of. UserError if there is no run.
+class ReportedRuns {
+ public:
+  explicit ReportedRuns(const std::vector<std::filesystem::path>& directories);
+
+  const RunIndex& index() const { return index_; }
+  const std::vector<const SummaryReader*>& readers() const { return readers_; }
+  SeriesCache& series() { return series_; }
+
+  // Warns of the files of which something could not be read, once the series of a run is known.
+  void warn_of_damage(const SummaryReader& run, const StepSeries& series) const;
+  void warn_of_damage() const;  // for all runs; reads their series
+
+  // Its id; a run that was given alone has the name of its directory.
+  static std::string name_of(const SummaryReader& run);
+
+ private:
+  RunIndex index_;
+  std::vector<const SummaryReader*> readers_;
+  SeriesCache series_;
+};
+
+constexpr std::size_t kCheckedBytes = 4 << 20;  // of a series whose values nobody needs
+
+ReportedRuns::ReportedRuns(const std::vector<std::filesystem::path>& directories)
+    : index_(directories) {
+  index_.search();
+  for (const SkippedFile& file : index_.skipped())
+    log_warning("{}: {}", file.path.string(), file.why);
+  if (index_.runs().empty())
+    user_error("there is no run in {}; give run directories (run.dir) or folders of them",
+               directories.front().string());
+  readers_ = index_.in_order();
+}
+
+void ReportedRuns::warn_of_damage(const SummaryReader& run, const StepSeries& series) const {
+  for (const SkippedFile& file : damaged_files(run.directory(), series))
+    log_warning("{}: {}", (index_.given_path(run) / file.path).string(), file.why);
+}
+
+void ReportedRuns::warn_of_damage() const {
+  for (const SummaryReader* run : readers_) {
+    StepSeries series(run->directory() / "metrics.jsonl", kCheckedBytes);
+    series.update();
+    warn_of_damage(*run, series);
+  }
+}
+
+std::string ReportedRuns::name_of(const SummaryReader& run) {
+  return run.summary().id == "." ? run.summary().name : run.summary().id;
+}
 
 namespace fs = std::filesystem;
 
