@@ -105,12 +105,7 @@ EnergyRow sum_of(const EnergyView& view, const std::vector<EnergyRow>& rows, Ene
   return sum;
 }
 
-EnergyJson or_null(const std::optional<double>& value) {
-  return value ? EnergyJson(*value) : EnergyJson();
-}
-EnergyJson or_null(const std::string& text) {
-  return text.empty() ? EnergyJson() : EnergyJson(text);
-}
+EnergyJson or_null(const std::string& text) { return Cell::or_missing(text).value; }
 
 Table meters_table(const FoundMeters& found) {
   Table table({Column::text("scope", "scope"), Column::text("source", "source"),
@@ -156,14 +151,8 @@ std::string missing_lines(const FoundMeters& found) {
   return text;
 }
 
-std::string trimmed(std::string text) {
-  text.erase(text.find_last_not_of('\n') + 1);
-  return text;
-}
-
 std::string list_text(const EnergyView& view) {
-  if (view.found.meters.empty())
-    return trimmed("no meter was found:\n" + missing_lines(view.found));
+  if (view.found.meters.empty()) return "no meter was found:\n" + missing_lines(view.found);
   std::string text = meters_table(view.found).text();
   text += "\nused for:\n";
   for (const EnergyLevel level : kEnergyLevels) {
@@ -172,8 +161,8 @@ std::string list_text(const EnergyView& view) {
                         chosen.meters.empty() ? "none: " + chosen.reason : chosen.source,
                         chosen.uncovered.empty() ? "" : ", without " + chosen.uncovered);
   }
-  if (view.found.missing.empty()) return trimmed(text);
-  return trimmed(text + "\nnot available:\n" + missing_lines(view.found));
+  if (view.found.missing.empty()) return text;
+  return text + "\nnot available:\n" + missing_lines(view.found);
 }
 
 std::string list_json(const EnergyView& view) {
@@ -184,14 +173,14 @@ std::string list_json(const EnergyView& view) {
                                              {"reason", or_null(chosen.reason)},
                                              {"uncovered", or_null(chosen.uncovered)}};
   }
-  return trimmed(json_lines({{"meters", meters_table(view.found).json()},
-                             {"levels", levels},
-                             {"missing", missing_json(view.found, true)}}));
+  return json_lines({{"meters", meters_table(view.found).json()},
+                     {"levels", levels},
+                     {"missing", missing_json(view.found, true)}});
 }
 
 std::string window_text(const EnergyView& view, const MeteredWindow& window) {
   const std::vector<EnergyRow> rows = rows_of(view, window);
-  if (rows.empty()) return trimmed("no meter was found:\n" + missing_lines(view.found));
+  if (rows.empty()) return "no meter was found:\n" + missing_lines(view.found);
   std::string text = window_table(rows).text();
   for (const EnergyLevel level : kEnergyLevels) {
     const EnergyRow sum = sum_of(view, rows, level);
@@ -208,14 +197,14 @@ std::string window_json(const EnergyView& view, const MeteredWindow& window) {
   for (const EnergyLevel level : kEnergyLevels) {
     const EnergyRow sum = sum_of(view, rows, level);
     levels[sum.scope] = {{"source", or_null(sum.source)},
-                         {"joules", or_null(sum.joules)},
-                         {"watts", or_null(sum.watts)},
+                         {"joules", Cell(sum.joules).value},
+                         {"watts", Cell(sum.watts).value},
                          {"note", or_null(sum.note)}};
   }
-  return trimmed(json_lines({{"seconds", window.seconds},
-                             {"meters", window_table(rows).json()},
-                             {"levels", levels},
-                             {"missing", missing_json(view.found, false)}}));
+  return json_lines({{"seconds", window.seconds},
+                     {"meters", window_table(rows).json()},
+                     {"levels", levels},
+                     {"missing", missing_json(view.found, false)}});
 }
 
 struct EnergyArguments {
@@ -285,10 +274,12 @@ void run_energy(const EnergyArguments& arguments, const std::vector<std::string>
   const FoundMeters found = find_meters(search);
   const NodeShare share = find_node_share(search.root);
   const EnergyView view{found, choose_meters(found, search, share), share};
-  if (arguments.list) {
-    log_message(LogLevel::Info, arguments.json ? list_json(view) : list_text(view));
-    return;
-  }
+  const auto show = [](LogLevel level, std::string text) {
+    text.erase(text.find_last_not_of('\n') + 1);
+    log_message(level, text);
+  };
+  if (arguments.list)
+    return show(LogLevel::Info, arguments.json ? list_json(view) : list_text(view));
   MeterWindow window(found);
   const double interval_s = parse_duration_s(arguments.interval);
   int code = 0;
@@ -297,9 +288,8 @@ void run_energy(const EnergyArguments& arguments, const std::vector<std::string>
   else
     code = wait_for_command(command, interval_s, window);
   // The standard output of a command is its own.
-  log_message(
-      command.empty() ? LogLevel::Info : LogLevel::Note,
-      arguments.json ? window_json(view, window.result()) : window_text(view, window.result()));
+  show(command.empty() ? LogLevel::Info : LogLevel::Note,
+       arguments.json ? window_json(view, window.result()) : window_text(view, window.result()));
   if (code != 0) throw CLI::RuntimeError(code);
 }
 

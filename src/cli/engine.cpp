@@ -68,19 +68,20 @@ void add_adapter_option(CLI::App& command, EngineArguments& a) {
 
 void add_engine_options(CLI::App& command, EngineArguments& a) {
   const AddOption add(command);
-  const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
-    add(name, value, help, whole_number(range), kShowDefault);
-  };
-  number("--max-sequences", a.engine.max_sequences, between(0, 1 << 16),
-         "Sequences computed at the same time; 0: 16 on a CPU, 64 on a GPU");
-  number("--max-length", a.engine.max_length, between(0, 1 << 24),
-         "Tokens of a sequence, prompt and text together; 0: what is needed, or the positions of "
-         "the model");
-  number("--cache-tokens", a.engine.cache_tokens, between(0, 1LL << 40),
-         "Tokens in the key-value cache, of all sequences; 0: what they can need, or what fits");
-  number("--step-tokens", a.engine.step_tokens, between(0, 1 << 20),
-         "Tokens computed in one step, at most; 0: 256 on a CPU, 4096 on a GPU (deterministic: 64 "
-         "and 256)");
+  add("--max-sequences", a.engine.max_sequences,
+      "Sequences computed at the same time; 0: 16 on a CPU, 64 on a GPU",
+      whole_number(between(0, 1 << 16)), kShowDefault);
+  add("--max-length", a.engine.max_length,
+      "Tokens of a sequence, prompt and text together; 0: what is needed, or the positions of "
+      "the model",
+      whole_number(between(0, 1 << 24)), kShowDefault);
+  add("--cache-tokens", a.engine.cache_tokens,
+      "Tokens in the key-value cache, of all sequences; 0: what they can need, or what fits",
+      whole_number(between(0, 1LL << 40)), kShowDefault);
+  add("--step-tokens", a.engine.step_tokens,
+      "Tokens computed in one step, at most; 0: 256 on a CPU, 4096 on a GPU (deterministic: 64 "
+      "and 256)",
+      whole_number(between(0, 1 << 20)), kShowDefault);
   add("--deterministic,!--no-deterministic", a.engine.deterministic,
       fmt::format("No result depends on what else is computed at the same time; slower for few "
                   "sequences ({} by default)",
@@ -169,6 +170,22 @@ void add_eval_engine_options(CLI::App& command, EngineArguments& a) {
       "Ranks of one model (tensor parallelism); the ranks / this copies of the model share the "
       "work",
       whole_number(between(1, 1 << 20)), kShowDefault);
+}
+
+void with_engine_alone(const EngineArguments& a, const ModelFiles& files, std::int64_t max_length,
+                       const std::function<void(InferenceEngine&)>& work) {
+  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.threads);
+  LocalCommunicator alone("tensor", backend.get());
+  std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
+  InferenceEngine engine(*backend, alone, files.model,
+                         {.precision = parse_precision(a.precision),
+                          .max_length = max_length,
+                          .max_sequences = 1,
+                          .adapter = files.adapter,
+                          .unused = unused_weights_of(a),
+                          .loading = loading->callback()});
+  loading.reset();
+  work(engine);
 }
 
 void with_model(Job& job, const EngineArguments& a, const ModelFiles& files,

@@ -56,6 +56,10 @@ using EngineWork = std::function<void(InferenceEngine& engine, Communicator& cop
 void with_engine(Job& job, const EngineArguments& arguments, const ModelFiles& files,
                  const EngineWork& work);
 
+// Loads a model in this process alone, for one sequence at a time.
+void with_engine_alone(const EngineArguments& arguments, const ModelFiles& files,
+                       std::int64_t max_length, const std::function<void(InferenceEngine&)>& work);
+
 // The options of an evaluation: deterministic, one rank per model.
 void add_eval_engine_options(CLI::App& command, EngineArguments& arguments);
 // The same as with_engine() for an evaluation: the copies of the model share the requests.

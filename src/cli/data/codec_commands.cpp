@@ -1,5 +1,6 @@
+#include <fmt/format.h>
+
 #include <cerrno>
-#include <charconv>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -34,66 +35,58 @@ std::string reason(const Json::exception& error) {
   return end == std::string::npos ? text : text.substr(end + 2);
 }
 
+Json parse_line(const std::string& line, std::int64_t number, const char* what,
+                Json::value_t type) {
+  Json json;
+  try {
+    json = Json::parse(line);
+  } catch (const Json::exception& error) {
+    line_error(number, fmt::format("not a JSON {} ({})", what, reason(error)));
+  }
+  if (json.type() != type) line_error(number, fmt::format("not a JSON {}", what));
+  return json;
+}
+
 // Calls work() for each input line and writes one output line for it. Output is buffered while more
 // input is available and flushed otherwise.
 template <class Work>
 void for_each_line(Work&& work) {
   std::ios::sync_with_stdio(false);
   std::string line, output;
+  const auto flush = [&] {
+    std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+  };
   for (std::int64_t number = 1; std::getline(std::cin, line); ++number) {
     try {
       work(line, number, output);
     } catch (...) {  // write the results of the lines before the error
-      std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+      flush();
       throw;
     }
     output += '\n';
     if (output.size() < (1 << 16) && std::cin.rdbuf()->in_avail() > 0) continue;
-    std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+    flush();
     if (!std::cout) throw std::system_error(errno, std::generic_category());
     output.clear();
   }
-  std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+  flush();
   if (!std::cout) throw std::system_error(errno, std::generic_category());
-}
-
-void append_ids(const std::vector<std::int32_t>& ids, std::string& output) {
-  output += '[';
-  char digits[16];
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (i > 0) output += ',';
-    const auto end = std::to_chars(digits, digits + sizeof digits, ids[i]).ptr;
-    output.append(digits, end);
-  }
-  output += ']';
 }
 
 void encode_lines(const CodecArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(arguments.tokenizer);
   std::vector<std::int32_t> ids;
   for_each_line([&](const std::string& line, std::int64_t number, std::string& output) {
-    Json text;
-    try {
-      text = Json::parse(line);
-    } catch (const Json::exception& error) {
-      line_error(number, "not a JSON string (" + reason(error) + ")");
-    }
-    if (!text.is_string()) line_error(number, "not a JSON string");
+    const Json text = parse_line(line, number, "string", Json::value_t::string);
     ids.clear();
     tokenizer->encode(text.get_ref<const std::string&>(), ids,
                       arguments.special ? SpecialTokens::Honoured : SpecialTokens::AsText);
-    append_ids(ids, output);
+    fmt::format_to(std::back_inserter(output), "[{}]", fmt::join(ids, ","));
   });
 }
 
 std::vector<std::int32_t> parse_ids(const std::string& line, std::int64_t number) {
-  Json list;
-  try {
-    list = Json::parse(line);
-  } catch (const Json::exception& error) {
-    line_error(number, "not a JSON array of token ids (" + reason(error) + ")");
-  }
-  if (!list.is_array()) line_error(number, "not a JSON array of token ids");
+  const Json list = parse_line(line, number, "array of token ids", Json::value_t::array);
   std::vector<std::int32_t> ids;
   ids.reserve(list.size());
   for (const Json& id : list) {

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -12,36 +11,37 @@
 #include <string>
 #include <vector>
 
-#include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/options.h"
-#include "comm/local_communicator.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/table.h"
 #include "core/units.h"
 #include "data/stores/store_info.h"
 #include "eval/run/results.h"
 #include "model/config.h"
 #include "serve/generation.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
 
-// kintsugi eval --tasks and --store.
-struct TaskRunArguments {
+namespace fs = std::filesystem;
+
+struct EvalArguments {
   std::vector<std::string> checkpoints, tasks, include_paths, stores;
+  std::string text, token_ids;
   std::optional<std::int64_t> shots;
   std::optional<double> limit;
   std::uint64_t fewshot_seed = 1234;
   std::int64_t bootstrap = 100'000;
   std::string output;
-  bool samples = true, json = false;
+  bool samples = true, json = false, log_probabilities = false;
   EngineArguments engine;
 };
 
-namespace fs = std::filesystem;
 // A task that scores a token store as it is.
 EvalTask store_task(const std::string& prefix) {
   EvalTask task;
@@ -57,7 +57,7 @@ EvalTask store_task(const std::string& prefix) {
   return task;
 }
 
-TaskSet tasks_of(const TaskRunArguments& a) {
+TaskSet tasks_of(const EvalArguments& a) {
   TaskSet set;
   if (!a.tasks.empty()) set = find_tasks(a.tasks, {a.include_paths.begin(), a.include_paths.end()});
   for (const std::string& store : a.stores) {
@@ -84,13 +84,10 @@ void check_stores(const TaskEvaluation& evaluation, const Tokenizer& tokenizer) 
       }
 }
 
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
+// kintsugi eval --tasks and --store.
 class TaskRun {
  public:
-  TaskRun(TaskRunArguments arguments, Job& job) : a_(std::move(arguments)), job_(job) {}
+  TaskRun(EvalArguments arguments, Job& job) : a_(std::move(arguments)), job_(job) {}
 
   void run() {
     prepare();
@@ -101,8 +98,7 @@ class TaskRun {
  private:
   void print() const {
     if (a_.json)
-      fmt::print("{}\n", (json_.size() == 1 ? json_[0] : EvalDocument(json_))
-                             .dump(2, ' ', false, EvalDocument::error_handler_t::replace));
+      fmt::print("{}", json_lines(json_.size() == 1 ? json_[0] : EvalDocument(json_)));
     else
       fmt::print("{}", printable(results_table(*evaluation_, results_, a_.checkpoints)));
     std::fflush(stdout);
@@ -149,7 +145,7 @@ class TaskRun {
 
   void evaluate(const ModelFiles& files) {
     ResultSource source{.model = files.name().string(), .options = options_json(files)};
-    source.start_s = seconds_since_1970();
+    source.start_s = unix_time_s();
     with_model(job_, a_.engine, files, [&](ScoringModel& model, Tokenizer& tokenizer) {
       check_stores(*evaluation_, tokenizer);
       std::optional<Progress> progress;
@@ -164,10 +160,9 @@ class TaskRun {
       progress.reset();
       results_.push_back(
           score_evaluation(*evaluation_, answers, {.bootstrap_samples = a_.bootstrap}));
-      source.duration_s = seconds_since_1970() - source.start_s;
+      source.duration_s = unix_time_s() - source.start_s;
       if (a_.json) json_.push_back(results_json(*evaluation_, results_.back(), source));
-      if (a_.output.empty()) return;
-      write(source, answers);
+      if (!a_.output.empty()) write(source, answers);
     });
   }
 
@@ -183,24 +178,20 @@ class TaskRun {
     }
   }
 
-  EvalDocument batch_size() const {
-    const std::int64_t sequences = a_.engine.engine.max_sequences;
-    return sequences == 0 ? EvalDocument("auto") : EvalDocument(sequences);
-  }
-
   EvalDocument options_json(const ModelFiles& files) const {
     EvalDocument model = {{"pretrained", files.model.string()}, {"dtype", a_.engine.precision}};
     if (!files.adapter.empty()) model["peft"] = files.adapter.string();
+    const std::int64_t sequences = a_.engine.engine.max_sequences;
     return {{"model", "kintsugi"},
             {"model_args", model},
-            {"batch_size", batch_size()},
+            {"batch_size", sequences == 0 ? EvalDocument("auto") : EvalDocument(sequences)},
             {"device", "auto"},
-            {"limit", a_.limit ? EvalDocument(*a_.limit) : EvalDocument(nullptr)},
+            {"limit", Cell(a_.limit).value},
             {"bootstrap_iters", a_.bootstrap},
             {"fewshot_seed", a_.fewshot_seed}};
   }
 
-  TaskRunArguments a_;
+  EvalArguments a_;
   Job& job_;
   std::vector<ModelFiles> models_;  // by checkpoint
   std::optional<TaskEvaluation> evaluation_;
@@ -208,35 +199,16 @@ class TaskRun {
   std::vector<EvalDocument> json_;
 };
 
-void run_tasks(TaskRunArguments arguments) {
-  Job job;
-  job.run([&] { TaskRun(std::move(arguments), job).run(); });
-}
-
-struct EvalArguments : TaskRunArguments {
-  std::string text, token_ids;
-  bool log_probabilities = false;
-};
-
 // The log-probability of each token after the first.
 std::vector<double> score_tokens(const EvalArguments& a, const ModelFiles& files,
                                  const std::vector<std::int32_t>& tokens) {
-  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
-  LocalCommunicator alone("tensor", backend.get());
-  std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
-  InferenceEngine engine(*backend, alone, files.model,
-                         {.precision = parse_precision(a.engine.precision),
-                          .max_length = static_cast<std::int64_t>(tokens.size()),
-                          .max_sequences = 1,
-                          .adapter = files.adapter,
-                          .unused = unused_weights_of(a.engine),
-                          .loading = loading->callback()});
-  loading.reset();
   std::vector<double> values;
-  const GenerationResult result =
-      generate_text(engine, nullptr, {.prompt = tokens, .max_tokens = 0, .score_from = 1},
-                    [](std::string_view) { return true; });
-  for (const SampledToken& token : result.scores) values.push_back(token.logprob.value());
+  with_engine_alone(a.engine, files, std::ssize(tokens), [&](InferenceEngine& engine) {
+    const GenerationResult result =
+        generate_text(engine, nullptr, {.prompt = tokens, .max_tokens = 0, .score_from = 1},
+                      [](std::string_view) { return true; });
+    for (const SampledToken& token : result.scores) values.push_back(token.logprob.value());
+  });
   return values;
 }
 
@@ -278,11 +250,11 @@ void score_text(const EvalArguments& a) {
 void run_eval(const EvalArguments& a) {
   if (a.checkpoints.empty())
     user_error("--checkpoint is required; kintsugi eval --help has examples");
-  const bool text = !a.text.empty() || !a.token_ids.empty();
-  if (text) return score_text(a);
+  if (!a.text.empty() || !a.token_ids.empty()) return score_text(a);
   if (a.tasks.empty() && a.stores.empty())
     user_error("give --tasks, a --store, a --text or --token-ids");
-  run_tasks(a);
+  Job job;
+  job.run([&] { TaskRun(a, job).run(); });
 }
 
 void add_text_options(CLI::App& command, EvalArguments& a, CLI::Option* tasks) {

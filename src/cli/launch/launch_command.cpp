@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -28,6 +27,7 @@
 #include "launch/supervisor.h"
 #include "report/runs/run_status.h"
 #include "train/config/config_file.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
@@ -92,12 +92,6 @@ class NewFiles {
   std::vector<fs::path> folders_;
 };
 
-std::int64_t unix_now_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 void write_job(PreparedRun& run, NewFiles& files) {
   const fs::path folder = run.job.directory();
   files.create_folders(folder);
@@ -108,7 +102,7 @@ void write_job(PreparedRun& run, NewFiles& files) {
       log_warning("{}; it is replaced", error.what());
     }
   }
-  run.job.submitted_s = unix_now_s();
+  run.job.submitted_s = static_cast<std::int64_t>(unix_time_s());
   files.write(run.job.config, run.config);
   files.write(folder / "job.sh", run.script);
   files.write(job_file(run.job.run_dir), to_json(run.job));
@@ -212,11 +206,6 @@ const std::vector<LaunchTask>& launch_tasks() {
   };
   return all;
 }
-const std::vector<std::string>& not_for_slurm() {
-  static const std::vector<std::string> all = {"--ranks", "--now", "--csv", "--markdown",
-                                               "--overwrite"};
-  return all;
-}
 
 void refuse_idle_options(const CLI::App& command) {
   std::vector<std::string> given;
@@ -233,7 +222,7 @@ void refuse_idle_options(const CLI::App& command) {
     return;
   }
   for (const std::string& name : given)
-    if (has(not_for_slurm(), name))
+    if (has({"--ranks", "--now", "--csv", "--markdown", "--overwrite"}, name))
       user_error("{} has no effect here: see kintsugi launch --help", name);
 }
 
@@ -277,6 +266,10 @@ void note_unknown_gpus(const LaunchRequest& request, const std::vector<PreparedR
         request.machine, machine.name);
 }
 
+void end_with(int exit_code) {
+  if (exit_code != 0) throw CLI::RuntimeError(exit_code);
+}
+
 void launch(LaunchArguments& arguments) {
   LaunchRequest& request = arguments.request;
   if (request.config.empty())
@@ -292,7 +285,7 @@ void launch(LaunchArguments& arguments) {
     request.print ? print_runs(runs.list) : submit_runs(runs.list);
     return note_unknown_gpus(request, runs.list);
   }
-  if (const int code = run_locally(runs.list); code != 0) throw CLI::RuntimeError(code);
+  end_with(run_locally(runs.list));
 }
 
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {
@@ -302,13 +295,9 @@ void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   if (!arguments.follow.empty()) return follow_run(arguments.follow);
   if (!arguments.collect.empty()) return collect(arguments);
   if (arguments.show_topology) return print_topology(arguments.request);
-  if (!arguments.deputy.empty()) {
-    if (const int code = run_deputy(arguments.deputy); code != 0) throw CLI::RuntimeError(code);
-    return;
-  }
+  if (!arguments.deputy.empty()) return end_with(run_deputy(arguments.deputy));
   if (arguments.supervise.empty()) return launch(arguments);
-  if (const int code = Supervisor(load_job(arguments.supervise)).run(); code != 0)
-    throw CLI::RuntimeError(code);
+  end_with(Supervisor(load_job(arguments.supervise)).run());
 }
 
 void add_slurm_options(CLI::App& command, LaunchArguments& arguments) {

@@ -1,6 +1,6 @@
 #include "cli/launch/watch.h"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <chrono>
@@ -72,15 +72,6 @@ class GrowingFile {
 std::string optional_text(const char* name, const std::optional<double>& value,
                           const char* format) {
   return value ? fmt::format(", {} {}", name, fmt::format(fmt::runtime(format), *value)) : "";
-}
-
-std::string utc(std::int64_t seconds) {
-  const std::time_t time = seconds;
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
-  return text;
 }
 
 // A run writes its status at each step.
@@ -156,17 +147,14 @@ class FollowedRun {
   std::vector<std::pair<std::string, GrowingFile>> outputs_;
 };
 
-void check_run_directory(const fs::path& run_dir) {
-  if (!fs::is_directory(run_dir)) user_error("there is no run directory {}", run_dir.string());
-}
-
 void show_run(const fs::path& run_dir) {
   const JobDescription job = load_job(run_dir);
   const RunStatus status = read_run_status(run_dir);
-  fmt::print(
-      "run       {} on {}: {} x {}{}, submitted {}\n", printable(job.name), printable(job.machine),
-      format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
-      job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "", utc(job.submitted_s));
+  fmt::print("run       {} on {}: {} x {}{}, submitted {}\n", printable(job.name),
+             printable(job.machine), format_number(job.nodes, "node"),
+             format_number(job.ranks_per_node, "rank"),
+             job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "",
+             fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(job.submitted_s)));
   show_jobs(job);
   if (status.state.empty())
     fmt::print("state     not started\n");
@@ -328,7 +316,7 @@ void cancel_runs(const fs::path& directory, bool now) {
 }
 
 void follow_run(const fs::path& run_dir) {
-  check_run_directory(run_dir);
+  if (!fs::is_directory(run_dir)) user_error("there is no run directory {}", run_dir.string());
   const StopSignals signals;
   std::error_code ignored;
   if (!fs::exists(job_file(run_dir), ignored) && !fs::exists(run_dir / "status.json", ignored))
@@ -337,11 +325,8 @@ void follow_run(const fs::path& run_dir) {
   FollowedRun run(run_dir);
   auto next_question = FollowClock::now() + kQueueInterval;
   while (StopSignals::received() == nullptr) {
-    bool ask_queue = false;
-    if (FollowClock::now() > next_question) {
-      ask_queue = true;
-      next_question = FollowClock::now() + kQueueInterval;
-    }
+    const bool ask_queue = FollowClock::now() > next_question;
+    if (ask_queue) next_question = FollowClock::now() + kQueueInterval;
     const std::string end = run.end(ask_queue);
     run.print_new(!end.empty());
     if (!end.empty()) return fmt::print("{}\n", end);

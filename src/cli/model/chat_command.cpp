@@ -12,11 +12,9 @@
 #include <memory>
 #include <string>
 
-#include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "comm/local_communicator.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "serve/generation.h"
@@ -25,32 +23,6 @@
 
 namespace kintsugi {
 namespace {
-
-// While it exists, Ctrl-C (SIGINT) is noted and does not end the process. A second one before the
-// first was taken ends it as usual.
-class InterruptGuard {
- public:
-  InterruptGuard();
-  ~InterruptGuard();
-  InterruptGuard(const InterruptGuard&) = delete;
-  InterruptGuard& operator=(const InterruptGuard&) = delete;
-
-  bool pending() const;
-  bool take();  // whether one was noted since the last call
-};
-
-// Reads standard input line by line. Unlike std::getline it notices a signal while it waits.
-class LineInput {
- public:
-  enum class Result : std::uint8_t { Line, End, Interrupted };
-  Result next(std::string& line);                   // without its line end
-  std::uint64_t number() const { return number_; }  // of the last line, from 1
-
- private:
-  std::string buffer_;
-  std::uint64_t number_ = 0;
-  bool ended_ = false;
-};
 
 constexpr int kLookEvery_ms = 50;
 
@@ -71,36 +43,56 @@ void handle_interrupts(void (*handler)(int)) {
   ::sigaction(SIGINT, &action, nullptr);
 }
 
-InterruptGuard::InterruptGuard() {
-  interrupt_noted = false;
-  handle_interrupts(note_interrupt);
-}
-InterruptGuard::~InterruptGuard() { handle_interrupts(SIG_DFL); }
-bool InterruptGuard::pending() const { return interrupt_noted; }
-bool InterruptGuard::take() { return interrupt_noted.exchange(false); }
-
-LineInput::Result LineInput::next(std::string& line) {
-  std::size_t end = 0;
-  while ((end = buffer_.find('\n')) == std::string::npos && !ended_) {
-    // A signal may arrive before poll() or in another thread, so it is looked for now and then.
-    pollfd ready{STDIN_FILENO, POLLIN, 0};
-    if (::poll(&ready, 1, kLookEvery_ms) <= 0) {
-      if (interrupt_noted) return Result::Interrupted;
-      continue;
-    }
-    std::array<char, 65536> some;
-    const ssize_t bytes = ::read(STDIN_FILENO, some.data(), some.size());
-    if (bytes < 0) user_error("cannot read standard input: {}", std::strerror(errno));
-    ended_ = bytes == 0;
-    buffer_.append(some.data(), static_cast<std::size_t>(bytes));
+// While it exists, Ctrl-C (SIGINT) is noted and does not end the process. A second one before the
+// first was taken ends it as usual.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupt_noted = false;
+    handle_interrupts(note_interrupt);
   }
-  if (buffer_.empty()) return Result::End;
-  line = buffer_.substr(0, end);
-  buffer_.erase(0, end == std::string::npos ? end : end + 1);
-  if (line.ends_with('\r')) line.pop_back();
-  ++number_;
-  return Result::Line;
-}
+  ~InterruptGuard() { handle_interrupts(SIG_DFL); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  bool pending() const { return interrupt_noted; }
+  bool take() { return interrupt_noted.exchange(false); }  // one was noted since the last call
+};
+
+// Reads standard input line by line. Unlike std::getline it notices a signal while it waits.
+class LineInput {
+ public:
+  enum class Result : std::uint8_t { Line, End, Interrupted };
+  // Its line end is removed.
+  Result next(std::string& line) {
+    std::size_t end = 0;
+    while ((end = buffer_.find('\n')) == std::string::npos && !ended_) {
+      // A signal may arrive before poll() or in another thread, so it is looked for now and then.
+      pollfd ready{STDIN_FILENO, POLLIN, 0};
+      if (::poll(&ready, 1, kLookEvery_ms) <= 0) {
+        if (interrupt_noted) return Result::Interrupted;
+        continue;
+      }
+      std::array<char, 65536> some;
+      const ssize_t bytes = ::read(STDIN_FILENO, some.data(), some.size());
+      if (bytes < 0) user_error("cannot read standard input: {}", std::strerror(errno));
+      ended_ = bytes == 0;
+      buffer_.append(some.data(), static_cast<std::size_t>(bytes));
+    }
+    if (buffer_.empty()) return Result::End;
+    line = buffer_.substr(0, end);
+    buffer_.erase(0, end == std::string::npos ? end : end + 1);
+    if (line.ends_with('\r')) line.pop_back();
+    ++number_;
+    return Result::Line;
+  }
+  std::uint64_t number() const { return number_; }  // of the last line, from 1
+
+ private:
+  std::string buffer_;
+  std::uint64_t number_ = 0;
+  bool ended_ = false;
+};
 
 constexpr std::int64_t kLongestDefault = 8192;  // tokens of context
 
@@ -275,19 +267,9 @@ void chat(ChatArguments& a) {
       choose_chat_format(a.chat_template, text.settings.chat_template, files.name().string());
   const ModelConfig config = read_hf_config(files.model / "config.json");
   const std::int64_t context = context_length(config, a.context);
-  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
-  const DType precision = parse_precision(a.engine.precision);
-  LocalCommunicator alone("tensor", backend.get());
-  std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
-  InferenceEngine model(*backend, alone, files.model,
-                        {.precision = precision,
-                         .max_length = context,
-                         .max_sequences = 1,
-                         .adapter = files.adapter,
-                         .unused = unused_weights_of(a.engine),
-                         .loading = loading->callback()});
-  loading.reset();
-  ChatSession(a, format, text, model, context).run();
+  with_engine_alone(a.engine, files, context, [&](InferenceEngine& model) {
+    ChatSession(a, format, text, model, context).run();
+  });
 }
 
 }  // namespace

@@ -207,11 +207,6 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
 
 namespace {
 
-// null if the value is unknown.
-nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
-
 nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
   const Layout& l = e.layout;
   return {{"layout",
@@ -253,8 +248,8 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
                                 {"days", f.days},
                                 {"gpu_hours", f.gpu_hours},
                                 {"gpu_mwh", f.energy.gpu_mwh},
-                                {"node_mwh", number_or_null(f.energy.node_mwh)},
-                                {"facility_mwh", number_or_null(f.energy.facility_mwh)},
+                                {"node_mwh", Cell(f.energy.node_mwh).value},
+                                {"facility_mwh", Cell(f.energy.facility_mwh).value},
                                 {"checkpoints", std::llround(f.checkpoints)}};
   if (f.checkpoint_s) run["checkpoint_s"] = *f.checkpoint_s;
   if (f.energy.tonnes_co2) run["tonnes_co2e"] = *f.energy.tonnes_co2;
@@ -285,7 +280,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   nlohmann::ordered_json root = {{"model", request.model},
                                  {"machine", machine.name},
                                  {"gpu_vendor", YamlScalar<GpuVendor>::format(machine.gpu.vendor)},
-                                 {"drives_gpus", nullptr},
+                                 {"drives_gpus", Cell(drives_gpus(machine.gpu.vendor)).value},
                                  {"gpus", request.gpus},
                                  {"precision", precision_word(job)},
                                  {"batch", job.batch},
@@ -298,7 +293,6 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"fitting", result.fitting},
                                  {"best", best},
                                  {"near_misses", misses}};
-  if (const auto drives = drives_gpus(machine.gpu.vendor)) root["drives_gpus"] = *drives;
   if (job.model.fp8.on()) {
     root["fp8"] = fp8_yaml(job.model.fp8);
     root["mfu_peak_tflops"] = machine.gpu.tflops(job.precision);

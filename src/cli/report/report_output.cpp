@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -27,64 +26,56 @@
 #include "report/runs/run_index.h"
 #include "report/runs/run_view.h"
 #include "report/runs/series_cache.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kCheckedBytes = 4 << 20;  // of a series whose values nobody needs
 
 // The runs in some directories and below them, read once for a report. Files that cannot be used
 // are warned of. UserError if there is no run.
 class ReportedRuns {
  public:
-  explicit ReportedRuns(const std::vector<std::filesystem::path>& directories);
+  explicit ReportedRuns(const std::vector<fs::path>& directories) : index_(directories) {
+    index_.search();
+    for (const SkippedFile& file : index_.skipped())
+      log_warning("{}: {}", file.path.string(), file.why);
+    if (index_.runs().empty())
+      user_error("there is no run in {}; give run directories (run.dir) or folders of them",
+                 directories.front().string());
+    readers_ = index_.in_order();
+  }
 
   const RunIndex& index() const { return index_; }
   const std::vector<const SummaryReader*>& readers() const { return readers_; }
   SeriesCache& series() { return series_; }
 
   // Warns of the files of which something could not be read, once the series of a run is known.
-  void warn_of_damage(const SummaryReader& run, const StepSeries& series) const;
-  void warn_of_damage() const;  // for all runs; reads their series
+  void warn_of_damage(const SummaryReader& run, const StepSeries& series) const {
+    for (const SkippedFile& file : damaged_files(run.directory(), series))
+      log_warning("{}: {}", (index_.given_path(run) / file.path).string(), file.why);
+  }
+  void warn_of_damage() const {  // for all runs; reads their series
+    for (const SummaryReader* run : readers_) {
+      StepSeries series(run->directory() / "metrics.jsonl", kCheckedBytes);
+      series.update();
+      warn_of_damage(*run, series);
+    }
+  }
 
   // Its id; a run that was given alone has the name of its directory.
-  static std::string name_of(const SummaryReader& run);
+  static std::string name_of(const SummaryReader& run) {
+    return run.summary().id == "." ? run.summary().name : run.summary().id;
+  }
 
  private:
   RunIndex index_;
   std::vector<const SummaryReader*> readers_;
   SeriesCache series_;
 };
-
-constexpr std::size_t kCheckedBytes = 4 << 20;  // of a series whose values nobody needs
-
-ReportedRuns::ReportedRuns(const std::vector<std::filesystem::path>& directories)
-    : index_(directories) {
-  index_.search();
-  for (const SkippedFile& file : index_.skipped())
-    log_warning("{}: {}", file.path.string(), file.why);
-  if (index_.runs().empty())
-    user_error("there is no run in {}; give run directories (run.dir) or folders of them",
-               directories.front().string());
-  readers_ = index_.in_order();
-}
-
-void ReportedRuns::warn_of_damage(const SummaryReader& run, const StepSeries& series) const {
-  for (const SkippedFile& file : damaged_files(run.directory(), series))
-    log_warning("{}: {}", (index_.given_path(run) / file.path).string(), file.why);
-}
-
-void ReportedRuns::warn_of_damage() const {
-  for (const SummaryReader* run : readers_) {
-    StepSeries series(run->directory() / "metrics.jsonl", kCheckedBytes);
-    series.update();
-    warn_of_damage(*run, series);
-  }
-}
-
-std::string ReportedRuns::name_of(const SummaryReader& run) {
-  return run.summary().id == "." ? run.summary().name : run.summary().id;
-}
-
-namespace fs = std::filesystem;
 
 struct FormatName {
   ReportFormat format;
@@ -126,10 +117,6 @@ std::string json_of_runs(const std::vector<fs::path>& directories) {
   return json_lines(all);
 }
 
-double report_time_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // Tables and pages of more runs cannot be read.
 void refuse_too_many(const ReportedRuns& runs) {
   if (runs.readers().size() > kMostReportRuns)
@@ -146,7 +133,7 @@ std::string markdown_of_runs(const std::vector<fs::path>& directories) {
   MarkdownReport report{
       .table_steps = loss_table_steps(last_steps),
       .differences = json_at(compare_json(runs.readers()), "configuration"),
-      .written = fmt::format("{} by kintsugi {}", iso_time(report_time_s()), program_version())};
+      .written = fmt::format("{} by kintsugi {}", iso_time(unix_time_s()), program_version())};
   for (const SummaryReader* run : runs.readers()) {
     report.runs.push_back(
         {.name = ReportedRuns::name_of(*run), .view = run_json(*run, runs.series())});
@@ -176,7 +163,7 @@ std::string profiles_of(const fs::path& directory) {
 std::string html_of_runs(const std::vector<fs::path>& directories) {
   ReportedRuns runs(directories);
   refuse_too_many(runs);
-  HtmlReport report{.generated_s = report_time_s(),
+  HtmlReport report{.generated_s = unix_time_s(),
                     .runs = compact_json(runs_json(runs.index())),
                     .compare = compact_json(compare_json(runs.readers()))};
   for (const SummaryReader* run : runs.readers()) {
