@@ -18,7 +18,7 @@
 #include "core/log.h"
 #include "core/output_file.h"
 #include "core/table.h"
-#include "launch/host_list.h"
+#include "launch/slurm.h"
 #include "plan/machines/machine.h"
 #include "train/config/keys.h"
 

@@ -17,7 +17,6 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
-#include "launch/host_list.h"
 #include "launch/node_ledger.h"
 #include "launch/slurm.h"
 #include "model/config.h"

@@ -8,8 +8,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "launch/doctor/doctor.h"
-#include "launch/doctor/node_groups.h"
-#include "launch/host_list.h"
+#include "launch/slurm.h"
 
 namespace kintsugi {
 namespace {
