@@ -1,5 +1,3 @@
-#include "eval/bleu.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +9,7 @@
 
 #include "core/error.h"
 #include "eval/text.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "data/tokenizers/utf8.h"
-#include "eval/bleu.h"
 #include "eval/text.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 namespace {

@@ -28,6 +28,7 @@
 #include "train/engine_options.h"
 #include "train/run_lock.h"
 #include "train/signals.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
@@ -41,10 +42,6 @@ constexpr double kSentence_s = 2;  // for scancel, which waits for a dead node; 
 constexpr double kPaused_s = 3;    // a round that took longer: this process was stopped
 constexpr double kLater_s = 3;     // the other ranks notice that rank 0 is silent, and end first
 constexpr double kLedgerDays = 1;  // a node that failed is avoided by later jobs for a day
-
-double unix_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 double seconds_since(Steady::time_point begin) {
   return std::chrono::duration<double>(Steady::now() - begin).count();
@@ -95,18 +92,14 @@ nlohmann::json to_json(const LaunchAttempt& attempt, std::size_t number) {
   return json;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);)
-    if (!line.empty()) lines.push_back(line);
-  return lines;
-}
-
 // Slurm commands in a job: a missing answer is an empty one.
 std::vector<std::string> slurm_lines(const std::vector<std::string>& command) {
   const ChildOutput output = run_captured(command, kSlurmAnswer_s);
-  return output.found && output.code == 0 ? lines_of(output.out) : std::vector<std::string>{};
+  std::vector<std::string> lines;
+  std::istringstream stream(output.found && output.code == 0 ? output.out : "");
+  for (std::string line; std::getline(stream, line);)
+    if (!line.empty()) lines.push_back(line);
+  return lines;
 }
 
 bool contains(const std::vector<std::string>& list, const std::string& name) {
@@ -213,7 +206,7 @@ void Supervisor::write_state(pid_t leader) const {
                           nlohmann::json{{"node", node_name()},
                                          {"process", ::getpid()},
                                          {"launcher", leader},
-                                         {"began", unix_time()},
+                                         {"began", unix_time_s()},
                                          {"launcher_start", start_of_process(leader)}}
                                   .dump() +
                               "\n");
@@ -255,7 +248,7 @@ void Supervisor::take_over() {
   keep({.end = {.failure = {.text = "the supervisor was killed"}},
         .saved = saved_step(),
         .began_s = began_s,
-        .ended_s = unix_time()});
+        .ended_s = unix_time_s()});
 }
 
 // A killed srun leaves its ranks behind. The deputy's step is among them; it is started again.
@@ -325,7 +318,7 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
     if (state.end && !reported) {
       reported = Steady::now();
-      if (state.end->exit_code == exit_code::kFailure) attempt.noticed_s = unix_time();
+      if (state.end->exit_code == exit_code::kFailure) attempt.noticed_s = unix_time_s();
     }
     const bool failed = state.end && state.end->exit_code == exit_code::kFailure;
     if (reported && seconds_since(*reported) > (failed ? options_.failed_s : options_.leave_s))
@@ -339,7 +332,7 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     if (!session_is_over(leader))  // a launcher that dies takes rank 0 with it
       given = given_up(state, seconds_since(begin));
   }
-  if (given) attempt.noticed_s = unix_time();
+  if (given) attempt.noticed_s = unix_time_s();
   const bool forced = !session_is_over(leader);
   const int status = end_session(leader, false);
   if (forced) kill_steps();
@@ -366,7 +359,7 @@ void Supervisor::note_end(const SupervisorPort::State& state, int status, RunEnd
 }
 
 LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
-  LaunchAttempt attempt{.began_s = unix_time(), .nodes = choice.nodes};
+  LaunchAttempt attempt{.began_s = unix_time_s(), .nodes = choice.nodes};
   port_.forget_run();
   Variables variables = job_.environment;
   variables.emplace_back(kSupervisorVariable, port_.address());
@@ -374,7 +367,7 @@ LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
       start_session(rank_command(job_, choice, {"train", job_.config}), {}, variables);
   write_state(leader);
   watch(leader, attempt);
-  attempt.ended_s = unix_time();
+  attempt.ended_s = unix_time_s();
   attempt.saved = saved_step();
   return attempt;
 }

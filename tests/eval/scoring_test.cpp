@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 
-#include "eval/aggregation.h"
 #include "support/errors.h"
 
 namespace kintsugi {

@@ -1,11 +1,11 @@
 // Files and replies that evaluation reads, and requests to the server.
 #include "core/error.h"
-#include "eval/bleu.h"
 #include "eval/run/results.h"
 #include "eval/score_rules.h"
 #include "eval/scoring.h"
 #include "eval/task.h"
-#include "http/http_message.h"
+#include "eval/translation_scores.h"
+#include "http/http_handler.h"
 #include "serve/http/request_bodies.h"
 #include "support/formula_model.h"
 #include "support/parser_lists.h"

@@ -16,9 +16,8 @@
 #include "core/output_file.h"
 #include "core/progress.h"
 #include "core/units.h"
-#include "eval/bleu.h"
-#include "eval/chrf.h"
 #include "eval/run/translation.h"
+#include "eval/translation_scores.h"
 #include "model/config.h"
 
 namespace kintsugi {

@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "eval/aggregation.h"
-#include "eval/bleu.h"
-#include "eval/chrf.h"
 #include "eval/run/python_random.h"
+#include "eval/scoring.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 namespace {

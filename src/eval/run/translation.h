@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "eval/scoring_model.h"
-#include "eval/segments.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 
