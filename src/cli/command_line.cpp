@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <string>
 #include <thread>

@@ -44,7 +44,7 @@ using EnergyJson = nlohmann::ordered_json;
 constexpr double kUncoveredLimit_s = 0.3, kLostLimit_s = 0.02;
 
 struct EnergyRow {
-  std::string source, scope, kind;
+  std::string source = {}, scope = {}, kind = {};
   std::optional<double> joules = {}, watts = {};
   std::string note = {};
 };
@@ -81,24 +81,21 @@ std::vector<EnergyRow> rows_of(const EnergyView& view, const MeteredWindow& wind
   for (std::size_t i = 0; i < window.totals.size(); ++i) rows.push_back(row_of(view, window, i));
   for (const FoundMeters::Missing& missing : view.found.missing)
     if (!missing.scope.empty())
-      rows.push_back(
-          {.source = missing.source, .scope = missing.scope, .kind = "", .note = missing.reason});
+      rows.push_back({.source = missing.source, .scope = missing.scope, .note = missing.reason});
   return rows;
 }
 
 // The sum of a level; without joules if one of its meters has none or something is left out.
 EnergyRow sum_of(const EnergyView& view, const std::vector<EnergyRow>& rows, EnergyLevel level) {
   const LevelMeters& chosen = view.chosen[level];
-  EnergyRow sum{.source = chosen.source, .scope = std::string(to_string(level)), .kind = ""};
+  EnergyRow sum{.source = chosen.source, .scope = std::string(to_string(level))};
   sum.note = chosen.meters.empty() ? chosen.reason : chosen.uncovered;
   if (!sum.note.empty()) return sum;
   sum.joules = sum.watts = 0;
   for (const std::size_t i : chosen.meters) {
     if (!rows[i].joules)
-      return {.source = sum.source,
-              .scope = sum.scope,
-              .kind = "",
-              .note = rows[i].scope + ": " + rows[i].note};
+      return {
+          .source = sum.source, .scope = sum.scope, .note = rows[i].scope + ": " + rows[i].note};
     *sum.joules += *rows[i].joules;
     *sum.watts += *rows[i].watts;
   }

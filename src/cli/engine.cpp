@@ -47,6 +47,23 @@ std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& dir
   return load_tokenizer(directory.string());
 }
 
+void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
+  const AddOption add(command);
+  add("--checkpoint", checkpoint,
+      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
+      "a supported family",
+      kRequired);
+}
+
+void add_bos_option(CLI::App& command, std::string& bos, const std::string& texts) {
+  const AddOption add(command);
+  add("--bos", bos,
+      fmt::format("Begin {} with the beginning-of-text token: auto (as the tokenizer's files say), "
+                  "yes or no",
+                  texts),
+      CLI::IsMember({"auto", "yes", "no"}), kShowDefault);
+}
+
 void add_precision_options(CLI::App& command, EngineArguments& a) {
   const AddOption add(command);
   add("--precision", a.precision, "fp32, bf16, fp16 or fp64", kShowDefault);

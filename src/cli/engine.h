@@ -37,6 +37,8 @@ struct EngineArguments {
 inline UnusedWeights unused_weights_of(const EngineArguments& arguments) {
   return arguments.allow_unused_weights ? UnusedWeights::Allow : UnusedWeights::Refuse;
 }
+void add_checkpoint_option(CLI::App& command, std::string& checkpoint);
+void add_bos_option(CLI::App& command, std::string& bos, const std::string& texts);
 // --precision, --threads and --allow-unused-weights
 void add_precision_options(CLI::App& command, EngineArguments& arguments);
 // --adapter and --allow-other-base

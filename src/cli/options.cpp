@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <string_view>
 #include <vector>
 
@@ -113,6 +114,11 @@ void AddOption::set(CLI::Option& option, OptionTrait trait) {
   if (trait == OptionTrait::Required) option.required();
   if (trait == OptionTrait::ShowDefault) option.capture_default_str();
   if (trait == OptionTrait::Repeatable) option.allow_extra_args(false);
+}
+
+std::string or_variable(const std::string& option, const char* variable) {
+  const char* const value = std::getenv(variable);
+  return !option.empty() || value == nullptr ? option : value;
 }
 
 CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite) {

@@ -51,6 +51,9 @@ class AddOption {
   CLI::App& command_;
 };
 
+// The value of an option, or of an environment variable if the option was not given.
+std::string or_variable(const std::string& option, const char* variable);
+
 // --overwrite: replace what exists under the name of an output (core/output_file.h).
 CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite);
 

@@ -1,7 +1,6 @@
 #include "cli/process.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>

@@ -20,13 +20,6 @@ struct ContinuationScore {
 ContinuationScore score_continuation(std::span<const double> log_probabilities,
                                      std::span<const double> largest);
 
-// Reads the reply of a completions server to a request with `echo`, `logprobs` and one generated
-// token. `first_scored` has the index of the first token to score for each prompt. UserError if the
-// reply has another form; `source` names it in messages.
-std::vector<ContinuationScore> score_completions(std::string_view reply_json,
-                                                 std::span<const std::size_t> first_scored,
-                                                 const std::string& source);
-
 // The right choice: its index, its text, or several indices of which any counts.
 using Gold = std::variant<std::int64_t, std::string, std::vector<std::int64_t>>;
 // Indices of right choices. An index or a text that no choice has is left out.

@@ -1,14 +1,9 @@
 #include "eval/task_template.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <iterator>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "data/tokenizers/utf8.h"

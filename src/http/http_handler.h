@@ -97,7 +97,6 @@ class HttpHandler {
   // The refusal, or what `route` returns; exceptions become error replies.
   HttpReply reply_to(const HttpRequest& request, const std::function<HttpReply()>& route) const;
   bool has_route(const std::string& path) const;
-  const HttpAccess& access() const { return access_; }
   const std::atomic<bool>& aborting() const { return aborting_; }
   std::int64_t connections() const { return connections_(); }
 

@@ -5,13 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "core/error.h"
 #include "core/units.h"
-#include "launch/topology.h"
 
 namespace kintsugi {
 namespace {
@@ -147,55 +143,48 @@ std::string expanded_in_shell(const std::string& text) {
   return quoted + "\"";
 }
 
-// The #SBATCH lines.
-class Header {
- public:
-  void add(const std::string& option) { text_ += "#SBATCH --" + option + "\n"; }
-  template <class T>
-  void add(const char* option, const T& value) {
-    text_ += fmt::format("#SBATCH --{}={}\n", option, value);
-  }
-  const std::string& text() const { return text_; }
+// Adds an #SBATCH line.
+void add(std::string& header, const std::string& option) { header += "#SBATCH --" + option + "\n"; }
+template <class T>
+void add(std::string& header, const char* option, const T& value) {
+  header += fmt::format("#SBATCH --{}={}\n", option, value);
+}
 
- private:
-  std::string text_;
-};
-
-void add_resources(Header& header, const Machine& machine, const LaunchOptions& options,
+void add_resources(std::string& header, const Machine& machine, const LaunchOptions& options,
                    const JobDescription& job) {
   const LaunchSpec& spec = machine.launch;
-  header.add("nodes", job.nodes + job.spare_nodes);
-  if (job.spare_nodes > 0) header.add("no-kill");
-  header.add("ntasks-per-node", job.ranks_per_node);
-  if (spec.cpus_per_task > 0) header.add("cpus-per-task", spec.cpus_per_task);
-  if (spec.gpu_request == GpuRequest::GpusPerNode) header.add("gpus-per-node", machine.node.gpus);
+  add(header, "nodes", job.nodes + job.spare_nodes);
+  if (job.spare_nodes > 0) add(header, "no-kill");
+  add(header, "ntasks-per-node", job.ranks_per_node);
+  if (spec.cpus_per_task > 0) add(header, "cpus-per-task", spec.cpus_per_task);
+  if (spec.gpu_request == GpuRequest::GpusPerNode) add(header, "gpus-per-node", machine.node.gpus);
   if (spec.gpu_request == GpuRequest::Gres)
-    header.add("gres", fmt::format("gpu:{}", machine.node.gpus));
-  if (spec.exclusive) header.add("exclusive");
-  if (spec.hint) header.add("hint", *spec.hint);
-  if (spec.network) header.add("network", *spec.network);
-  if (!options.exclude.empty()) header.add("exclude", options.exclude);
-  for (const std::string& option : spec.slurm_options) header.add(option.substr(2));
+    add(header, "gres", fmt::format("gpu:{}", machine.node.gpus));
+  if (spec.exclusive) add(header, "exclusive");
+  if (spec.hint) add(header, "hint", *spec.hint);
+  if (spec.network) add(header, "network", *spec.network);
+  if (!options.exclude.empty()) add(header, "exclude", options.exclude);
+  for (const std::string& option : spec.slurm_options) add(header, option.substr(2));
 }
 
 std::string header_of(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
                       const JobDescription& job) {
   const JobTime time = job_time(machine, options);
-  Header header;
-  header.add("job-name", job.name);
-  if (!options.account.empty()) header.add("account", options.account);
+  std::string header;
+  add(header, "job-name", job.name);
+  if (!options.account.empty()) add(header, "account", options.account);
   const std::string partition =
       !options.partition.empty() ? options.partition : machine.launch.partition.value_or("");
-  if (!partition.empty()) header.add("partition", partition);
+  if (!partition.empty()) add(header, "partition", partition);
   add_resources(header, machine, options, job);
-  if (time.job_s > 0) header.add("time", slurm_time(time.job_s));
-  if (time.jobs > 1) header.add("array", fmt::format("0-{}%1", time.jobs - 1));
-  header.add(options.no_requeue ? "no-requeue" : "requeue");
-  header.add("signal", fmt::format("USR1@{:.0f}", time.signal_s));
-  header.add("chdir", paths.working_directory);
-  header.add("output", job.directory().string() + "/slurm-%j.out");
-  header.add("open-mode", "append");
-  return header.text();
+  if (time.job_s > 0) add(header, "time", slurm_time(time.job_s));
+  if (time.jobs > 1) add(header, "array", fmt::format("0-{}%1", time.jobs - 1));
+  add(header, options.no_requeue ? "no-requeue" : "requeue");
+  add(header, "signal", fmt::format("USR1@{:.0f}", time.signal_s));
+  add(header, "chdir", paths.working_directory);
+  add(header, "output", job.directory().string() + "/slurm-%j.out");
+  add(header, "open-mode", "append");
+  return header;
 }
 
 std::string environment_of(const LaunchSpec& spec, const JobDescription& job, bool container) {

@@ -32,13 +32,6 @@ int parse_cpu(std::string_view text, const std::string& whole) {
   return value;
 }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 // "word rest" -> rest, if the text starts with the word.
 std::optional<std::string> after_word(const std::string& text, std::string_view word) {
   if (!text.starts_with(word) || text.size() == word.size() || text[word.size()] != ' ') return {};
@@ -139,8 +132,10 @@ CpuSet parse_mask(const std::string& text) {
     user_error("'{}' is no CPU mask, such as 0xfe00", text);
   CpuSet cpus;
   for (std::size_t i = 0; i < digits.size(); ++i) {
-    const int value = hex_digit(digits[digits.size() - 1 - i]);
-    if (value < 0) user_error("'{}' is no CPU mask, such as 0xfe00", text);
+    const char* const digit = &digits[digits.size() - 1 - i];
+    int value = 0;
+    if (std::from_chars(digit, digit + 1, value, 16).ec != std::errc())
+      user_error("'{}' is no CPU mask, such as 0xfe00", text);
     for (int bit = 0; bit < 4; ++bit)
       if ((value >> bit & 1) != 0) cpus.insert(static_cast<int>(i) * 4 + bit);
   }

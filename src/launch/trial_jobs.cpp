@@ -14,7 +14,6 @@
 #include "core/yaml_document.h"
 #include "launch/child_session.h"
 #include "launch/job_description.h"
-#include "plan/search/tuning_report.h"
 
 namespace kintsugi {
 namespace {

@@ -12,7 +12,6 @@
 #include "model/initialize.h"
 #include "parallel/layout.h"
 #include "serve/page_pool.h"
-#include "serve/step_layout.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "support/completions_client.h"
 #include "support/errors.h"
 
 namespace kintsugi {

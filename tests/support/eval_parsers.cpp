@@ -7,6 +7,7 @@
 #include "eval/translation_scores.h"
 #include "http/http_handler.h"
 #include "serve/http/request_bodies.h"
+#include "support/completions_client.h"
 #include "support/formula_model.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"

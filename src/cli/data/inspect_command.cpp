@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
 #include "cli/commands.h"
 #include "cli/options.h"

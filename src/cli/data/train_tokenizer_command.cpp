@@ -67,16 +67,6 @@ class OutputDirectory {
   bool made_ = false;
 };
 
-CorpusPreTokens count(const TrainTokenizerArguments& arguments,
-                      const std::vector<std::filesystem::path>& files, Progress& progress) {
-  return count_corpus_pre_tokens(files,
-                                 {.pre_tokenizer = arguments.pre_tokenizer,
-                                  .format = {.text_key = arguments.text_key, .prompt_key = ""},
-                                  .threads = arguments.threads,
-                                  .sample_bytes = parse_bytes(arguments.sample_bytes),
-                                  .progress = progress.callback()});
-}
-
 BpeTrainerOptions trainer_options(const TrainTokenizerArguments& arguments) {
   BpeTrainerOptions options{.vocab_size = parse_count(arguments.vocab),
                             .min_frequency = arguments.min_frequency,
@@ -96,7 +86,12 @@ void train_tokenizer(const TrainTokenizerArguments& arguments) {
   const std::vector<std::filesystem::path> files = expand_inputs(arguments.inputs);
   const OutputDirectory output(arguments.output, {arguments.overwrite, files});
   std::optional<Progress> progress(std::in_place, "count", 0, "bytes");
-  const CorpusPreTokens corpus = count(arguments, files, *progress);
+  const CorpusPreTokens corpus =
+      count_corpus_pre_tokens(files, {.pre_tokenizer = arguments.pre_tokenizer,
+                                      .format = {.text_key = arguments.text_key, .prompt_key = ""},
+                                      .threads = arguments.threads,
+                                      .sample_bytes = parse_bytes(arguments.sample_bytes),
+                                      .progress = progress->callback()});
   const std::vector<PreTokenCount> pre_tokens = corpus.counts();
   if (pre_tokens.empty())
     user_error("there is no text in {}{}", files.at(0).string(),

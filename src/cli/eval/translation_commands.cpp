@@ -37,6 +37,13 @@ struct Translation {
   References references;
 };
 
+void check_lines(const std::string& one, const Segments& lines, const std::string& other,
+                 const Segments& other_lines) {
+  if (lines.size() != other_lines.size())
+    user_error("{} has {} lines, but {} has {}: they must correspond line by line", one,
+               lines.size(), other, other_lines.size());
+}
+
 Translation read_translation(const TranslationFiles& files) {
   const auto standard_inputs = std::count(files.references.begin(), files.references.end(), "-") +
                                (files.hypotheses == "-" ? 1 : 0);
@@ -46,9 +53,7 @@ Translation read_translation(const TranslationFiles& files) {
   std::vector<Segments> sets;
   for (const std::string& path : files.references) {
     sets.push_back(read_segments(path));
-    if (sets.back().size() != hypotheses.size())
-      user_error("{} has {} lines, but {} has {}: they must correspond line by line", path,
-                 sets.back().size(), files.hypotheses, hypotheses.size());
+    check_lines(path, sets.back(), files.hypotheses, hypotheses);
   }
   const std::size_t count = hypotheses.size();
   return {std::move(hypotheses), References(std::move(sets), count)};
@@ -71,10 +76,8 @@ void add_translation_options(CLI::App& command, TranslationFiles& files) {
 ScoreJson count_json(const std::vector<double>& counts) {
   ScoreJson list = ScoreJson::array();
   for (const double count : counts)
-    if (count == std::floor(count))
-      list.push_back(static_cast<std::int64_t>(count));
-    else
-      list.push_back(count);
+    list.push_back(count == std::floor(count) ? ScoreJson(static_cast<std::int64_t>(count))
+                                              : ScoreJson(count));
   return list;
 }
 
@@ -92,25 +95,16 @@ ScoreJson bleu_json(const Bleu& bleu) {
 struct BleuArguments {
   TranslationFiles files;
   std::string tokenize = "13a", smooth = "exp";
-  double smooth_value = 0;
-  bool has_smooth_value = false, effective_order = false;
-  int max_order = 4;
+  BleuOptions options;
 };
 
-BleuOptions bleu_options(const BleuArguments& a) {
-  BleuOptions options{.tokenizer = parse_bleu_tokenizer(a.tokenize),
-                      .lowercase = a.files.lowercase,
-                      .smoothing = parse_bleu_smoothing(a.smooth),
-                      .smooth_value = {},
-                      .effective_order = a.effective_order || a.files.sentences,
-                      .max_order = a.max_order};
-  if (a.has_smooth_value) options.smooth_value = a.smooth_value;
-  options.check();
-  return options;
-}
-
 void run_bleu(const BleuArguments& a) {
-  const BleuOptions options = bleu_options(a);
+  BleuOptions options = a.options;
+  options.tokenizer = parse_bleu_tokenizer(a.tokenize);
+  options.smoothing = parse_bleu_smoothing(a.smooth);
+  options.lowercase = a.files.lowercase;
+  options.effective_order |= a.files.sentences;
+  options.check();
   const auto [hypotheses, references] = read_translation(a.files);
   const std::string signature = bleu_signature(references, options);
   ScoreJson json = {{"name", "BLEU"}, {"signature", signature}};
@@ -200,9 +194,7 @@ TranslationPrompt prompt_of(const TranslateArguments& a) {
           "--examples needs two files, the sources and their translations; or give --shots 0");
     prompt.sources = lines_of(a.examples[0]);
     prompt.targets = lines_of(a.examples[1]);
-    if (prompt.sources.size() != prompt.targets.size())
-      user_error("{} has {} lines, but {} has {}: they must correspond line by line", a.examples[0],
-                 prompt.sources.size(), a.examples[1], prompt.targets.size());
+    check_lines(a.examples[0], prompt.sources, a.examples[1], prompt.targets);
     const auto shots = static_cast<std::size_t>(a.shots);
     if (prompt.sources.size() < shots)
       user_error("{} has {} lines, but {} examples are needed: give --shots", a.examples[0],
@@ -251,9 +243,7 @@ void run_translate(TranslateArguments a) {
       prompt = prompt_of(a);
       sources = lines_of(a.sources);
       Segments set = lines_of(a.references);
-      if (set.size() != sources.size())
-        user_error("{} has {} lines, but {} has {}: they must correspond line by line",
-                   a.references, set.size(), a.sources, sources.size());
+      check_lines(a.references, set, a.sources, sources);
       references.emplace(std::vector<Segments>{std::move(set)}, sources.size());
     });
     with_model(job, a.engine, files, [&](ScoringModel& model, Tokenizer&) {
@@ -284,22 +274,18 @@ void add_eval_bleu(CLI::App& eval) {
   add_translation_options(*command, a->files);
   add("--tokenize", a->tokenize, "13a, intl, char or none", kShowDefault);
   add("--smooth", a->smooth, "Smoothing of zero precisions: exp, floor, add-k, none", kShowDefault);
-  CLI::Option* value =
-      add("--smooth-value", a->smooth_value, "For floor (default 0.1) and add-k (default 1)",
-          real_number(at_least(0)));
-  add("--effective-order", a->effective_order,
+  add("--smooth-value", a->options.smooth_value, "For floor (default 0.1) and add-k (default 1)",
+      real_number(at_least(0)));
+  add("--effective-order", a->options.effective_order,
       "Leave out orders without n-grams (always, with --sentences)");
-  add("--max-order", a->max_order, "The longest n-grams", whole_number(between(1, 100)),
+  add("--max-order", a->options.max_order, "The longest n-grams", whole_number(between(1, 100)),
       kShowDefault);
   command->footer(
       "Files may be compressed with gzip or zstd. The signature has the version of sacreBLEU whose "
       "rules\nare followed.\n\nExamples:\n"
       "  kintsugi eval bleu --hypotheses output.de --references newstest2017.de\n"
       "  kintsugi eval bleu --hypotheses - --references a.fi b.fi --lowercase --json < output.fi");
-  command->callback([a, value] {
-    a->has_smooth_value = value->count() > 0;
-    run_bleu(*a);
-  });
+  command->callback([a] { run_bleu(*a); });
 }
 
 void add_eval_chrf(CLI::App& eval) {

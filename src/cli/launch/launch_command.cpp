@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -22,7 +21,7 @@
 #include "core/output_file.h"
 #include "core/units.h"
 #include "launch/child_session.h"
-#include "launch/deputy.h"
+#include "launch/matrix.h"
 #include "launch/slurm.h"
 #include "launch/supervisor.h"
 #include "report/runs/run_status.h"
@@ -187,14 +186,10 @@ struct LaunchArguments {
   bool overwrite = false;
 };
 
-// The task is the first option of this list that was given, or else a launch. Other options than
-// those it takes are refused.
-struct LaunchTask {
-  std::string selected_by;
-  std::vector<std::string> takes;
-};
-const std::vector<LaunchTask>& launch_tasks() {
-  static const std::vector<LaunchTask> all = {
+// The task is the first option of a list that was given, or else a launch. Other options than those
+// it takes are refused.
+void refuse_idle_options(const CLI::App& command) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> tasks = {
       {"--status", {}},
       {"--cancel", {"--now"}},
       {"--follow", {}},
@@ -202,23 +197,18 @@ const std::vector<LaunchTask>& launch_tasks() {
       {"--supervise", {}},
       {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
-      {"--local", {"config", "--ranks", "--set", "--name", "--max-jobs", "--print"}},
-  };
-  return all;
-}
-
-void refuse_idle_options(const CLI::App& command) {
+      {"--local", {"config", "--ranks", "--set", "--name", "--max-jobs", "--print"}}};
   std::vector<std::string> given;
   for (const CLI::Option* option : command.get_options())
     if (option->count() > 0) given.push_back(option->get_name());
   const auto has = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  for (const LaunchTask& task : launch_tasks()) {
-    if (!has(given, task.selected_by)) continue;
+  for (const auto& [task, takes] : tasks) {
+    if (!has(given, task)) continue;
     for (const std::string& name : given)
-      if (name != task.selected_by && !has(task.takes, name))
-        user_error("{} has no effect with {}: remove one of them", name, task.selected_by);
+      if (name != task && !has(takes, name))
+        user_error("{} has no effect with {}: remove one of them", name, task);
     return;
   }
   for (const std::string& name : given)
@@ -276,8 +266,7 @@ void launch(LaunchArguments& arguments) {
     user_error("give a configuration, or one of --status, --follow, --cancel and --collect");
   if (!arguments.time.empty()) request.options.time_s = parse_duration_s(arguments.time);
   if (!arguments.signal.empty()) request.options.signal_s = parse_duration_s(arguments.signal);
-  const char* const account = std::getenv("SBATCH_ACCOUNT");
-  if (request.options.account.empty() && account != nullptr) request.options.account = account;
+  request.options.account = or_variable(request.options.account, "SBATCH_ACCOUNT");
   if (!request.options.container.empty())
     request.options.container = std::filesystem::absolute(request.options.container).string();
   PreparedRuns runs = prepare_runs(request);

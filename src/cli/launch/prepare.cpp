@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <set>
@@ -17,12 +16,12 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
+#include "launch/matrix.h"
 #include "launch/node_ledger.h"
 #include "launch/slurm.h"
 #include "model/config.h"
 #include "plan/costs/footprint.h"
 #include "train/checkpoint/branches.h"
-#include "train/checkpoint/history.h"
 #include "train/engine_options.h"
 #include "train/run_data.h"
 #include "train/run_history.h"

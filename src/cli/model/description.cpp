@@ -12,7 +12,6 @@
 #include "core/units.h"
 #include "model/adapter/stored_adapter.h"
 #include "model/model_fields.h"
-#include "model/stored_model.h"
 
 namespace kintsugi {
 namespace {

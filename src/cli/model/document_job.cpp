@@ -44,10 +44,7 @@ std::vector<DocumentModel::Document> from_bytes(std::string_view bytes) {
 
 void add_document_options(CLI::App& command, DocumentArguments& a) {
   const AddOption add(command);
-  add("--checkpoint", a.checkpoint,
-      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
-      "a supported family",
-      kRequired);
+  add_checkpoint_option(command, a.checkpoint);
   add("--input", a.input.path,
       "A text file with a document per line, JSONL with {\"text\": …} and optionally \"id\" and "
       "\"label\", a token store, or '-' for lines from standard input",
@@ -56,10 +53,7 @@ void add_document_options(CLI::App& command, DocumentArguments& a) {
       "lines, jsonl, store or auto (by the name: .txt, .jsonl, else a store)",
       CLI::IsMember({"auto", "lines", "jsonl", "store"}), kShowDefault);
   add("--text-key", a.input.text_key, "JSONL key of the text", kShowDefault);
-  add("--bos", a.input.bos,
-      "Begin each text with the beginning-of-text token: auto (as the tokenizer's files say), yes "
-      "or no",
-      CLI::IsMember({"auto", "yes", "no"}), kShowDefault);
+  add_bos_option(command, a.input.bos, "each text");
   add("--max-length", a.max_length,
       "Tokens of a document that are read, from its beginning; 0: the positions of the model",
       whole_number(between(0, 1 << 24)), kShowDefault);

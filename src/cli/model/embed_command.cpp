@@ -1,12 +1,10 @@
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "cli/commands.h"
 #include "cli/model/document_job.h"

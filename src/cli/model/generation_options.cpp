@@ -35,10 +35,7 @@ void add_sampling_options(CLI::App& command, SamplingOptions& sampling) {
 
 void add_generation_options(CLI::App& command, GenerationArguments& a) {
   const AddOption add(command);
-  add("--checkpoint", a.checkpoint,
-      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
-      "a supported family",
-      kRequired);
+  add_checkpoint_option(command, a.checkpoint);
   add("--max-tokens", a.max_tokens, "Number of tokens to generate, at most",
       whole_number(between(1, 1 << 24)), kShowDefault);
   add_sampling_options(command, a.sampling);
@@ -46,10 +43,7 @@ void add_generation_options(CLI::App& command, GenerationArguments& a) {
   add("--chat-template", a.chat_template,
       "The chat format, if the model names none that is known: " + chat_format_names(),
       TypeName{"NAME"});
-  add("--bos", a.bos,
-      "Begin the prompt with the beginning-of-text token: auto (as the tokenizer's files say), yes "
-      "or no",
-      CLI::IsMember({"auto", "yes", "no"}), kShowDefault);
+  add_bos_option(command, a.bos, "the prompt");
   add_precision_options(command, a.engine);
 }
 

@@ -28,8 +28,7 @@ struct OutputArguments {
 struct ModelMergeArguments {
   std::vector<std::string> models;
   std::string weights;
-  double slerp = 0;
-  CLI::Option* slerp_given = nullptr;
+  std::optional<double> slerp;
   bool allow_other_tokenizer = false;
   OutputArguments output;
 };
@@ -102,8 +101,7 @@ void run_model_merge(const ModelMergeArguments& arguments) {
   check_tokenizers(arguments.models, arguments.allow_other_tokenizer);
   MergeOptions options;
   if (!arguments.weights.empty()) options.weights = parse_weights(arguments.weights);
-  if (arguments.slerp_given != nullptr && arguments.slerp_given->count() > 0)
-    options.slerp = arguments.slerp;
+  options.slerp = arguments.slerp;
   write_with_progress(arguments.output, [&](const ModelOutput& output) {
     options.output = output;
     return merge_models({arguments.models.begin(), arguments.models.end()},
@@ -134,11 +132,10 @@ void add_model_merge(CLI::App& model) {
   CLI::Option* weights =
       add("--weights", arguments->weights,
           "One weight per model, separated by commas, with sum 1 (default: equal)");
-  arguments->slerp_given =
-      add("--slerp", arguments->slerp,
-          "Spherical interpolation between two models: 0 is the first, 1 the second",
-          real_number(between(0, 1)))
-          ->excludes(weights);
+  add("--slerp", arguments->slerp,
+      "Spherical interpolation between two models: 0 is the first, 1 the second",
+      real_number(between(0, 1)))
+      ->excludes(weights);
   add("--allow-other-tokenizer", arguments->allow_other_tokenizer,
       "Merge models although their tokenizers differ");
   add_output_options(*app, arguments->output);

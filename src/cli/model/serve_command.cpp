@@ -1,9 +1,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -40,11 +38,6 @@ std::string host_memory() {
   return format_bytes(1024.0 * static_cast<double>(usage.ru_maxrss));
 }
 
-std::string api_key_of(const std::string& option) {
-  const char* variable = std::getenv("KINTSUGI_API_KEY");
-  return !option.empty() || variable == nullptr ? option : variable;
-}
-
 // The chat format, or the reason why there is none.
 void choose_chat(const ServeArguments& a, const PromptSettings& settings, ServiceOptions& service) {
   try {
@@ -59,7 +52,7 @@ void choose_chat(const ServeArguments& a, const PromptSettings& settings, Servic
 // Serves until a signal arrives.
 void serve_requests(const ServeArguments& a, const ModelFiles& files, InferenceEngine& engine) {
   ServiceOptions options = a.service;
-  options.api_key = api_key_of(options.api_key);
+  options.api_key = or_variable(options.api_key, "KINTSUGI_API_KEY");
   options.bos = parse_bos_choice(a.model.bos);
   ModelText text = load_model_text(files, a.model);
   choose_chat(a, text.settings, options);
@@ -107,19 +100,13 @@ void serve(ServeArguments& a) {
 
 void add_model_options(CLI::App& command, ServeArguments& a) {
   const AddOption add(command);
-  add("--checkpoint", a.model.checkpoint,
-      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
-      "a supported family",
-      kRequired);
+  add_checkpoint_option(command, a.model.checkpoint);
   add("--name", a.service.name,
       "The model's name in requests and replies; default: the directory's name");
   add("--chat-template", a.model.chat_template,
       "The chat format, if the model names none that is known: " + chat_format_names(),
       TypeName{"NAME"});
-  add("--bos", a.model.bos,
-      "Begin prompts that are texts with the beginning-of-text token: auto (as the tokenizer's "
-      "files say), yes or no",
-      CLI::IsMember({"auto", "yes", "no"}), kShowDefault);
+  add_bos_option(command, a.model.bos, "prompts that are texts");
   add_precision_options(command, a.engine);
   add_engine_options(command, a.engine);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -13,47 +14,27 @@
 namespace kintsugi {
 namespace {
 
-// Options that the search of a configuration or a scaling table does not use: ignoring them would
-// mislead the user.
-struct Unused {
-  std::string with;
-  std::vector<std::string> options;
-};
-const std::vector<Unused>& unused() {
-  static const std::vector<Unused> all = {
-      {"--scaling",
-       {"--config", "--tokens", "--checkpoint-every", "--best", "--explain", "--emit", "--data",
-        "--tokenizer", "--json"}},
-      {"--config",
-       {"--model", "--batch", "--length", "--precision", "--optimizer", "--tokens",
-        "--checkpoint-every", "--explain", "--emit", "--data", "--tokenizer", "--svg", "--json",
-        "--overwrite"}},
-  };
-  return all;
-}
-
-// Options that need one of some others.
-struct Requirement {
-  std::string option;
-  std::vector<std::string> one_of;
-};
-const std::vector<Requirement>& requirements() {
-  static const std::vector<Requirement> all = {
-      {"--svg", {"--scaling", "--explain"}},
-      {"--data", {"--emit"}},
-      {"--tokenizer", {"--emit"}},
-      {"--checkpoint-every", {"--tokens", "--emit"}},
-  };
-  return all;
-}
-
+// Options that the search of a configuration or a scaling table does not use, and options that need
+// one of some others: ignoring them would mislead the user.
 void refuse_options_without_effect(const CLI::App& command) {
+  using Rules = std::vector<std::pair<std::string, std::vector<std::string>>>;
+  const Rules unused = {{"--scaling",
+                         {"--config", "--tokens", "--checkpoint-every", "--best", "--explain",
+                          "--emit", "--data", "--tokenizer", "--json"}},
+                        {"--config",
+                         {"--model", "--batch", "--length", "--precision", "--optimizer",
+                          "--tokens", "--checkpoint-every", "--explain", "--emit", "--data",
+                          "--tokenizer", "--svg", "--json", "--overwrite"}}};
+  const Rules needed = {{"--svg", {"--scaling", "--explain"}},
+                        {"--data", {"--emit"}},
+                        {"--tokenizer", {"--emit"}},
+                        {"--checkpoint-every", {"--tokens", "--emit"}}};
   const auto given = [&](const std::string& name) { return command.get_option(name)->count() > 0; };
-  for (const Unused& one : unused())
-    for (const std::string& name : one.options)
-      if (given(one.with) && given(name))
-        user_error("{} has no effect with {}: remove one of them", name, one.with);
-  for (const auto& [option, one_of] : requirements())
+  for (const auto& [with, options] : unused)
+    for (const std::string& name : options)
+      if (given(with) && given(name))
+        user_error("{} has no effect with {}: remove one of them", name, with);
+  for (const auto& [option, one_of] : needed)
     if (given(option) && std::none_of(one_of.begin(), one_of.end(), given))
       user_error("{} has no effect without {}", option, fmt::join(one_of, " or "));
 }

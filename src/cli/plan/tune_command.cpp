@@ -71,10 +71,6 @@ void check_options(const PlanTuneOptions& o) {
   refuse_same_output("--emit", o.emit, "--log", o.log);
 }
 
-bool offloads_something(const OffloadConfig& offload) {
-  return offload.optimizer || offload.gradients || offload.activations;
-}
-
 // Describes everything that trials must have in common to be compared, except their layouts.
 std::string job_text(const PlanJob& job, const RunConfig& config, const std::string& machine,
                      int gpus) {
@@ -83,7 +79,7 @@ std::string job_text(const PlanJob& job, const RunConfig& config, const std::str
   return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, moments {}{}, {} ranks of {}",
                      count_parameters(ParameterSet(job.model)).total, job.model.layers, job.batch,
                      job.length, precision, to_string(job.optimizer.moments),
-                     offloads_something(config.offload) ? ", offloaded" : "", gpus, machine);
+                     offloads(config.offload) ? ", offloaded" : "", gpus, machine);
 }
 
 // A tuning run: the search and its trials so far.
@@ -196,7 +192,7 @@ std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig&
   limits.gpus = gpus;
   TrialRange range{.slower = o.within};
   // The memory model does not include offload.
-  if (offloads_something(config.offload)) range.memory = std::numeric_limits<double>::infinity();
+  if (offloads(config.offload)) range.memory = std::numeric_limits<double>::infinity();
   if (config.offload.activations && limits.recompute.empty()) limits.recompute = "full";
   Planner planner(job, machine);
   std::vector<Evaluation> candidates = trial_candidates(planner, limits, range);

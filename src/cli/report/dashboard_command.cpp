@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,7 +10,6 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/process.h"
-#include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "http/http_server.h"
@@ -33,11 +30,6 @@ struct DashboardArguments {
                            .connection = {.max_body = 4096, .reply_timeout_s = 3600}};
 };
 
-std::string token_of(const std::string& option) {
-  const char* variable = std::getenv("KINTSUGI_DASHBOARD_TOKEN");
-  return !option.empty() || variable == nullptr ? option : variable;
-}
-
 void print_address(const HttpServer& server, const DashboardService& service, bool has_token) {
   log_info("{}: http://{}/{}", format_number(static_cast<std::int64_t>(service.run_count()), "run"),
            server.address(), has_token ? "?token=TOKEN" : "");
@@ -53,7 +45,7 @@ void print_address(const HttpServer& server, const DashboardService& service, bo
 
 void show_dashboard(const DashboardArguments& a) {
   const ShutdownSignals signals;
-  const std::string token = token_of(a.token);
+  const std::string token = or_variable(a.token, "KINTSUGI_DASHBOARD_TOKEN");
   DashboardService service({.folders = {a.folders.begin(), a.folders.end()},
                             .token = token,
                             .profile_json = profile_page_json});

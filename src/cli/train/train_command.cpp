@@ -10,7 +10,6 @@
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/train/dry_run.h"
-#include "cli/train/energy_context.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
 #include "core/build_info.h"

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "eval/scoring_model.h"
 #include "eval/translation_scores.h"

@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -69,7 +69,7 @@ class CompletionCall : public TextCall {
     for (const SampledToken& token : result.tokens) add_token(text, token, logprobs);
     usage_.completion += std::ssize(result.tokens);
     if (result.finish == FinishReason::Stop) add_missing_end(text, logprobs);
-    return completion_choice(text, echoed(text) + result.text, json_of(logprobs), result.finish);
+    return choice_json(text, "text", echoed(text) + result.text, json_of(logprobs), result.finish);
   }
 
   std::vector<OrderedJson> begin() override {
@@ -85,11 +85,11 @@ class CompletionCall : public TextCall {
     if (event.end) {
       usage_.completion += std::ssize(event.end->tokens);
       if (event.end->finish == FinishReason::Stop) add_missing_end(event.text, logprobs);
-      return {completion_choice(event.text, "", json_of(logprobs), event.end->finish)};
+      return {choice_json(event.text, "text", "", json_of(logprobs), event.end->finish)};
     }
     if (event.token) add_token(event.text, *event.token, logprobs);
     if (event.piece.empty() && !wants_logprobs()) return {};
-    return {completion_choice(event.text, event.piece, json_of(logprobs), {})};
+    return {choice_json(event.text, "text", event.piece, json_of(logprobs), {})};
   }
 
  private:
@@ -108,7 +108,7 @@ class CompletionCall : public TextCall {
   OrderedJson echo_choice(std::size_t text, const std::vector<SampledToken>& scores) {
     CompletionLogprobs logprobs(body_.sampling.logprobs);
     if (scores_prompt()) add_prompt(text, scores, logprobs);
-    return completion_choice(text, echoed(text), json_of(logprobs), {});
+    return choice_json(text, "text", echoed(text), json_of(logprobs), {});
   }
 
   void add_prompt(std::size_t text, const std::vector<SampledToken>& scores,
@@ -173,28 +173,31 @@ class ChatCall : public TextCall {
 
   OrderedJson whole(std::size_t text, const GenerationResult& result) override {
     usage_.completion += std::ssize(result.tokens);
-    return chat_choice(text, answer_content(*model_.format, result.text),
-                       logprobs_json(text, result.tokens), result.finish);
+    return choice_json(
+        text, "message",
+        {{"role", "assistant"}, {"content", answer_content(*model_.format, result.text)}},
+        logprobs_json(text, result.tokens), result.finish);
   }
 
   std::vector<OrderedJson> begin() override {
     std::vector<OrderedJson> choices;
     for (std::size_t text = 0; text < answers_.size(); ++text)
-      choices.push_back(
-          chat_delta(text, {{"role", "assistant"}, {"content", ""}}, logprobs_json(text, {}), {}));
+      choices.push_back(choice_json(text, "delta", {{"role", "assistant"}, {"content", ""}},
+                                    logprobs_json(text, {}), {}));
     return choices;
   }
 
   std::vector<OrderedJson> continued(const TextEvent& event) override {
     if (event.end) {
       usage_.completion += std::ssize(event.end->tokens);
-      return {chat_delta(event.text, OrderedJson::object(), nullptr, event.end->finish)};
+      return {choice_json(event.text, "delta", OrderedJson::object(), nullptr, event.end->finish)};
     }
     std::vector<SampledToken> tokens;
     if (event.token) tokens.push_back(*event.token);
     const std::string added = added_content(answers_[event.text], event.piece);
     if (added.empty() && !wants_logprobs()) return {};
-    return {chat_delta(event.text, {{"content", added}}, logprobs_json(event.text, tokens), {})};
+    return {choice_json(event.text, "delta", {{"content", added}},
+                        logprobs_json(event.text, tokens), {})};
   }
 
  private:
