@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/traced_backend.h"
 #include "comm/local_communicator.h"
 #include "comm/mpi/mpi_world.h"
@@ -69,17 +68,9 @@ DeviceChoice device_in_use(DeviceChoice device) {
 }
 
 std::optional<bool> drives_gpus(GpuVendor vendor) {
-  switch (vendor) {
-    case GpuVendor::Unknown:
-      return std::nullopt;
-    case GpuVendor::None:
-      return true;  // every build has the CPU backend
-    case GpuVendor::Nvidia:
-      return !cuda_library_versions().empty();
-    case GpuVendor::Amd:
-      return false;
-  }
-  return std::nullopt;
+  if (vendor == GpuVendor::Unknown) return std::nullopt;
+  if (vendor == GpuVendor::None) return true;  // every build has the CPU backend
+  return vendor == GpuVendor::Nvidia && !cuda_library_versions().empty();
 }
 
 std::string why_undriven(GpuVendor vendor) {

@@ -1,21 +1,43 @@
-#include "cli/command_line.h"
+#include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdio>
 #include <exception>
+#include <string>
 #include <thread>
 
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/process.h"
-#include "cli/version.h"
 #include "comm/launch_environment.h"
+#include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_world.h"
+#include "core/build_info.h"
 #include "core/error.h"
 #include "core/log.h"
 
 namespace kintsugi {
 namespace {
+
+std::string or_not_built(const std::string& version) {
+  return version.empty() ? "not built" : version;
+}
+
+// What `kintsugi --version` prints: version, commit, compiler, backends and library versions.
+std::string version_text() {
+  return fmt::format(
+      "kintsugi {} (commit {})\n"
+      "compiler: {}\n"
+      "backends: cpu ({}), cuda ({}), sim\n"
+      "communication: MPI ({}), NCCL ({})\n"
+      "libraries: {}\n"
+      "left out: {}",
+      program_version(), program_commit(), program_compiler(), cpu_library_versions(),
+      or_not_built(cuda_library_versions()), or_not_built(mpi_library_version()),
+      or_not_built(nccl_library_version()), program_libraries(),
+      program_left_out().empty() ? "nothing" : program_left_out());
+}
 
 // All ranks find the same mistake in the command line; only one reports it. A launcher ends the job
 // when the first rank exits, so the other ranks wait for the report.
@@ -39,10 +61,8 @@ int run_command_line(int argc, char** argv) {
       "Each command has its own --help with examples.\n"
       "Exit codes: 0 success, 1 failure (another attempt may succeed), 2 a mistake in the command "
       "line, the\nconfiguration or an input file, 3 the training diverged, 4 a job without "
-      "progress, "
-      "75 stopped on request\nwith a saved state. A command whose exit code is an answer (model "
-      "diff, "
-      "doctor) says so in its own help.");
+      "progress, 75 stopped on request\nwith a saved state. A command whose exit code is an answer "
+      "(model diff, doctor) says so in its own help.");
   add_data_command(app);
   add_train_command(app);
   add_generate_command(app);

@@ -1,6 +1,5 @@
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -19,8 +18,9 @@
 #include "core/log.h"
 #include "core/output_file.h"
 #include "core/table.h"
-#include "launch/host_list.h"
+#include "launch/slurm.h"
 #include "plan/machines/machine.h"
+#include "train/config/keys.h"
 
 namespace kintsugi {
 namespace {
@@ -53,11 +53,7 @@ NodeLedger ledger_of(const DoctorArguments& arguments, const std::optional<RunCo
 // ---- the ledger
 
 std::string date_text(std::time_t time) {
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  char text[40];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts);
-  return text;
+  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(time));
 }
 
 void list_nodes(const NodeLedger& ledger) {
@@ -125,12 +121,6 @@ DoctorOptions options_of(const DoctorArguments& arguments, const std::optional<R
   return options;
 }
 
-DeviceChoice device_of(const std::string& word) {
-  return word == "cpu"    ? DeviceChoice::Cpu
-         : word == "cuda" ? DeviceChoice::Cuda
-                          : DeviceChoice::Auto;
-}
-
 // Kept alive until the job has handled an error: pending collectives may still use this memory.
 struct DoctorParts {
   std::optional<RunConfig> config;
@@ -148,7 +138,8 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   DoctorOptions options;
   job.together([&] {
     config = config_of(arguments);
-    const DeviceChoice device = config ? config->device : device_of(arguments.device);
+    const DeviceChoice device =
+        config ? config->device : YamlScalar<DeviceChoice>::parse(arguments.device);
     const std::int64_t threads = config ? config->threads : arguments.threads;
     backend = make_backend(device, threads_for(threads, job.world()),
                            config ? config->cuda : CudaConfig{}, job.world().local_rank());
@@ -186,59 +177,51 @@ void run_doctor(const DoctorArguments& arguments) {
 }
 
 void add_check_options(CLI::App& command, DoctorArguments& arguments) {
-  CLI::Option* config = command.add_option(
-      "--config", arguments.config,
-      "The configuration of a run: its device, precision, directory and space for "
-      "checkpoints");
-  command.add_option("--machine", arguments.machine,
-                     "Compare with a machine's name (kintsugi plan machines) or YAML file");
-  command.add_option("--dir", arguments.directory,
-                     "Write a test file in this directory (default: run.dir of --config)");
-  command.add_option("--device", arguments.device, "auto (the default), cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+  const AddOption add(command);
+  CLI::Option* config =
+      add("--config", arguments.config,
+          "The configuration of a run: its device, precision, directory and space for checkpoints");
+  add("--machine", arguments.machine,
+      "Compare with a machine's name (kintsugi plan machines) or YAML file");
+  add("--dir", arguments.directory,
+      "Write a test file in this directory (default: run.dir of --config)");
+  add("--device", arguments.device, "auto (the default), cpu or cuda",
+      CLI::IsMember({"auto", "cpu", "cuda"}))
       ->excludes(config);
-  command.add_option("--precision", arguments.precision,
-                     "Precision of the matmul (default: fp32 on cpu, bf16 on cuda)");
-  command
-      .add_option("--threads", arguments.threads,
-                  "CPU threads per rank (default: the node's cores / its ranks)")
-      ->transform(whole_number(between(0, 1024)))
+  add("--precision", arguments.precision,
+      "Precision of the matmul (default: fp32 on cpu, bf16 on cuda)");
+  add("--threads", arguments.threads,
+      "CPU threads per rank (default: the node's cores / its ranks)",
+      whole_number(between(0, 1024)))
       ->excludes(config);
-  command
-      .add_option("--slow", arguments.slow,
-                  "Fraction of the other ranks' rate below which a rank is slow (default: 0.85)")
-      ->transform(real_number(between(0, 1)));
-  command
-      .add_option("--seconds", arguments.seconds,
-                  "Time budget; links are not measured when it is used up (default: 5)")
-      ->transform(duration(between(0, 3600)));
-  command
-      .add_option("--timeout", arguments.timeout_s,
-                  "A check that takes longer on a rank ends the job (default: 60 s)")
-      ->transform(duration(between(1, 1e6)));
-  command.add_flag("--allow-sockets", arguments.allow_sockets,
-                   "Accept that NCCL uses TCP between nodes");
-  command.add_option("--json", arguments.json, "Write all facts and findings to this file");
+  add("--slow", arguments.slow,
+      "Fraction of the other ranks' rate below which a rank is slow (default: 0.85)",
+      real_number(between(0, 1)));
+  add("--seconds", arguments.seconds,
+      "Time budget; links are not measured when it is used up (default: 5)",
+      duration(between(0, 3600)));
+  add("--timeout", arguments.timeout_s,
+      "A check that takes longer on a rank ends the job (default: 60 s)",
+      duration(between(1, 1e6)));
+  add("--allow-sockets", arguments.allow_sockets, "Accept that NCCL uses TCP between nodes");
+  add("--json", arguments.json, "Write all facts and findings to this file");
   add_overwrite_option(command, arguments.overwrite);
 }
 
 void add_ledger_options(CLI::App& command, DoctorArguments& arguments) {
-  command.add_flag("--exclude", arguments.exclude, "Add the nodes that failed to the node ledger");
-  command.add_option("--ledger", arguments.ledger,
-                     "The node ledger (default: run.node_ledger of --config, KINTSUGI_NODE_LEDGER, "
-                     "or nodes.json in run.dir)");
-  CLI::Option* list = command.add_flag("--nodes", arguments.list, "List the node ledger");
+  const AddOption add(command);
+  add("--exclude", arguments.exclude, "Add the nodes that failed to the node ledger");
+  add("--ledger", arguments.ledger,
+      "The node ledger (default: run.node_ledger of --config, KINTSUGI_NODE_LEDGER, or nodes.json "
+      "in run.dir)");
+  CLI::Option* list = add("--nodes", arguments.list, "List the node ledger");
   CLI::Option* forget =
-      command.add_option("--forget", arguments.forget, "Remove a node from the node ledger")
-          ->type_name("NODE");
+      add("--forget", arguments.forget, "Remove a node from the node ledger", TypeName{"NODE"});
   CLI::Option* node =
-      command.add_option("--exclude-node", arguments.node, "Add a node to the node ledger")
-          ->type_name("NODE");
-  command.add_option("--reason", arguments.reason, "With --exclude-node: why")->needs(node);
-  command
-      .add_option("--days", arguments.days,
-                  "With --exclude and --exclude-node: for how long (default: 7)")
-      ->transform(real_number(Range{.low = 0, .high = 36500, .low_open = true}));
+      add("--exclude-node", arguments.node, "Add a node to the node ledger", TypeName{"NODE"});
+  add("--reason", arguments.reason, "With --exclude-node: why")->needs(node);
+  add("--days", arguments.days, "With --exclude and --exclude-node: for how long (default: 7)",
+      real_number(Range{.low = 0, .high = 36500, .low_open = true}));
   forget->excludes(node);
   for (CLI::Option* option : {list, forget, node})
     option->excludes(command.get_option("--exclude"));

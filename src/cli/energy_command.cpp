@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -12,18 +11,198 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/energy_output.h"
 #include "cli/foreground_child.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/table.h"
 #include "core/units.h"
+#include "energy/meters/choose_meters.h"
 #include "energy/meters/meter_total.h"
 #include "train/signals.h"
 
 namespace kintsugi {
 namespace {
+
+// What `kintsugi energy` prints, as text and as JSON.
+
+struct EnergyView {
+  const FoundMeters& found;
+  ChosenMeters chosen;
+  NodeShare share;
+};
+
+struct MeteredWindow {
+  double seconds = 0;
+  std::vector<MeterTotal> totals = {};  // of FoundMeters::meters, at the end of the window
+};
+
+using EnergyJson = nlohmann::ordered_json;
+
+// Readings are some tenths of a second apart, and their time is that of the hardware.
+constexpr double kUncoveredLimit_s = 0.3, kLostLimit_s = 0.02;
+
+struct EnergyRow {
+  std::string source = {}, scope = {}, kind = {};
+  std::optional<double> joules = {}, watts = {};
+  std::string note = {};
+};
+
+EnergyRow row_of(const EnergyView& view, const MeteredWindow& window, std::size_t i) {
+  const MeterIdentity& identity = view.found.meters[i]->identity();
+  const MeterTotal& total = window.totals[i];
+  EnergyRow row{.source = identity.source,
+                .scope = identity.scope,
+                .kind = std::string(to_string(identity.kind))};
+  // A lost interval is never left out silently; the ends of the window may be a little late.
+  const bool lost = identity.kind != MeterKind::Estimate && !total.note().empty();
+  const double allowed_s = lost ? kLostLimit_s : kUncoveredLimit_s;
+  if (identity.level != EnergyLevel::Gpu && view.share.shared()) {
+    row.note = view.share.reason();
+  } else if (total.covered_s() > 0 && total.missed_s(window.seconds) <= allowed_s) {
+    row.joules = total.joules();
+    row.watts = total.joules() / total.covered_s();
+    row.note = total.note();
+  } else {
+    row.note = fmt::format("{}; {:.1f} of {:.1f} s were metered: {:.0f} J",
+                           !total.note().empty() ? total.note()
+                           : identity.kind == MeterKind::Counter
+                               ? "the counter was not updated until the end"
+                               : "too few readings",
+                           total.covered_s(), window.seconds, total.joules());
+  }
+  return row;
+}
+
+// Also of meters that are known but cannot be read.
+std::vector<EnergyRow> rows_of(const EnergyView& view, const MeteredWindow& window) {
+  std::vector<EnergyRow> rows;
+  for (std::size_t i = 0; i < window.totals.size(); ++i) rows.push_back(row_of(view, window, i));
+  for (const FoundMeters::Missing& missing : view.found.missing)
+    if (!missing.scope.empty())
+      rows.push_back({.source = missing.source, .scope = missing.scope, .note = missing.reason});
+  return rows;
+}
+
+// The sum of a level; without joules if one of its meters has none or something is left out.
+EnergyRow sum_of(const EnergyView& view, const std::vector<EnergyRow>& rows, EnergyLevel level) {
+  const LevelMeters& chosen = view.chosen[level];
+  EnergyRow sum{.source = chosen.source, .scope = std::string(to_string(level))};
+  sum.note = chosen.meters.empty() ? chosen.reason : chosen.uncovered;
+  if (!sum.note.empty()) return sum;
+  sum.joules = sum.watts = 0;
+  for (const std::size_t i : chosen.meters) {
+    if (!rows[i].joules)
+      return {
+          .source = sum.source, .scope = sum.scope, .note = rows[i].scope + ": " + rows[i].note};
+    *sum.joules += *rows[i].joules;
+    *sum.watts += *rows[i].watts;
+  }
+  return sum;
+}
+
+EnergyJson or_null(const std::string& text) { return Cell::or_missing(text).value; }
+
+Table meters_table(const FoundMeters& found) {
+  Table table({Column::text("scope", "scope"), Column::text("source", "source"),
+               Column::text("kind", "kind"), Column::text("where", "detail")});
+  for (const auto& meter : found.meters) {
+    const MeterIdentity& one = meter->identity();
+    table.add({one.scope, one.source, to_string(one.kind), one.detail});
+  }
+  return table;
+}
+
+Table window_table(const std::vector<EnergyRow>& rows) {
+  Table table({Column::text("scope", "scope"), Column::text("source", "source"),
+               Column::text("kind", "kind"), Column::number("joules", "joules", "{:.1f}"),
+               Column::number("watts", "watts", "{:.1f}"), Column::text("note", "note")});
+  for (const EnergyRow& row : rows)
+    table.add({row.scope,
+               row.source,
+               or_null(row.kind),
+               row.joules,
+               row.watts,
+               {or_null(row.note), row.note}});
+  return table;
+}
+
+// The sources that are not there at all.
+EnergyJson missing_json(const FoundMeters& found, bool with_scopes) {
+  EnergyJson list = EnergyJson::array();
+  for (const FoundMeters::Missing& missing : found.missing) {
+    if (!with_scopes && !missing.scope.empty()) continue;
+    list.push_back({{"source", missing.source},
+                    {"scope", or_null(missing.scope)},
+                    {"reason", missing.reason}});
+  }
+  return list;
+}
+
+std::string missing_lines(const FoundMeters& found) {
+  std::string text;
+  for (const FoundMeters::Missing& missing : found.missing)
+    text += fmt::format("  {}{}{}: {}\n", missing.source, missing.scope.empty() ? "" : " ",
+                        missing.scope, missing.reason);
+  return text;
+}
+
+std::string list_text(const EnergyView& view) {
+  if (view.found.meters.empty()) return "no meter was found:\n" + missing_lines(view.found);
+  std::string text = meters_table(view.found).text();
+  text += "\nused for:\n";
+  for (const EnergyLevel level : kEnergyLevels) {
+    const LevelMeters& chosen = view.chosen[level];
+    text += fmt::format("  {:<6}  {}{}\n", to_string(level),
+                        chosen.meters.empty() ? "none: " + chosen.reason : chosen.source,
+                        chosen.uncovered.empty() ? "" : ", without " + chosen.uncovered);
+  }
+  if (view.found.missing.empty()) return text;
+  return text + "\nnot available:\n" + missing_lines(view.found);
+}
+
+std::string list_json(const EnergyView& view) {
+  EnergyJson levels = EnergyJson::object();
+  for (const EnergyLevel level : kEnergyLevels) {
+    const LevelMeters& chosen = view.chosen[level];
+    levels[std::string(to_string(level))] = {{"source", or_null(chosen.source)},
+                                             {"reason", or_null(chosen.reason)},
+                                             {"uncovered", or_null(chosen.uncovered)}};
+  }
+  return json_lines({{"meters", meters_table(view.found).json()},
+                     {"levels", levels},
+                     {"missing", missing_json(view.found, true)}});
+}
+
+std::string window_text(const EnergyView& view, const MeteredWindow& window) {
+  const std::vector<EnergyRow> rows = rows_of(view, window);
+  if (rows.empty()) return "no meter was found:\n" + missing_lines(view.found);
+  std::string text = window_table(rows).text();
+  for (const EnergyLevel level : kEnergyLevels) {
+    const EnergyRow sum = sum_of(view, rows, level);
+    if (!sum.joules) continue;
+    text += fmt::format("{}: {:.1f} J, {:.1f} W ({})\n", sum.scope, *sum.joules, *sum.watts,
+                        sum.source);
+  }
+  return text + fmt::format("in {:.2f} s", window.seconds);
+}
+
+std::string window_json(const EnergyView& view, const MeteredWindow& window) {
+  const std::vector<EnergyRow> rows = rows_of(view, window);
+  EnergyJson levels = EnergyJson::object();
+  for (const EnergyLevel level : kEnergyLevels) {
+    const EnergyRow sum = sum_of(view, rows, level);
+    levels[sum.scope] = {{"source", or_null(sum.source)},
+                         {"joules", Cell(sum.joules).value},
+                         {"watts", Cell(sum.watts).value},
+                         {"note", or_null(sum.note)}};
+  }
+  return json_lines({{"seconds", window.seconds},
+                     {"meters", window_table(rows).json()},
+                     {"levels", levels},
+                     {"missing", missing_json(view.found, false)}});
+}
 
 struct EnergyArguments {
   std::string root = "/", program, seconds = "5", interval = "0.2";
@@ -92,10 +271,12 @@ void run_energy(const EnergyArguments& arguments, const std::vector<std::string>
   const FoundMeters found = find_meters(search);
   const NodeShare share = find_node_share(search.root);
   const EnergyView view{found, choose_meters(found, search, share), share};
-  if (arguments.list) {
-    log_message(LogLevel::Info, arguments.json ? list_json(view) : list_text(view));
-    return;
-  }
+  const auto show = [](LogLevel level, std::string text) {
+    text.erase(text.find_last_not_of('\n') + 1);
+    log_message(level, text);
+  };
+  if (arguments.list)
+    return show(LogLevel::Info, arguments.json ? list_json(view) : list_text(view));
   MeterWindow window(found);
   const double interval_s = parse_duration_s(arguments.interval);
   int code = 0;
@@ -104,9 +285,8 @@ void run_energy(const EnergyArguments& arguments, const std::vector<std::string>
   else
     code = wait_for_command(command, interval_s, window);
   // The standard output of a command is its own.
-  log_message(
-      command.empty() ? LogLevel::Info : LogLevel::Note,
-      arguments.json ? window_json(view, window.result()) : window_text(view, window.result()));
+  show(command.empty() ? LogLevel::Info : LogLevel::Note,
+       arguments.json ? window_json(view, window.result()) : window_text(view, window.result()));
   if (code != 0) throw CLI::RuntimeError(code);
 }
 
@@ -115,33 +295,25 @@ void run_energy(const EnergyArguments& arguments, const std::vector<std::string>
 void add_energy_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "energy", "Measure the joules of this node, of its CPUs and GPUs, or of a command");
+  const AddOption add(*command);
   const auto arguments = std::make_shared<EnergyArguments>();
   CLI::Option* list =
-      command->add_flag("--list", arguments->list, "List the meters, and why others are not there");
-  command
-      ->add_option("--root", arguments->root,
-                   "Read sys/… below this directory, such as a recorded tree (default: /)")
-      ->type_name("DIR");
-  CLI::Option* seconds = command
-                             ->add_option("--seconds", arguments->seconds,
-                                          "How long to measure: 60, 2min, 1h (default: 5 s); "
-                                          "Ctrl-C ends it early")
-                             ->type_name("TIME")
-                             ->transform(duration(Range{.low = 0, .high = 1e7, .low_open = true}))
-                             ->excludes(list);
-  command
-      ->add_option("--interval", arguments->interval, "Time between two readings (default: 0.2 s)")
-      ->type_name("TIME")
-      ->transform(duration(between(0.01, 2)));
-  command
-      ->add_option("--node-w", arguments->node_w,
-                   "Watts of the whole node, for an estimate if nothing measures it")
-      ->transform(real_number(between(0, 1e6)));
-  command->add_flag("--json", arguments->json, "Print a JSON object");
-  command
-      ->add_option("command", arguments->program,
-                   "After --: run this command and measure until it ends")
-      ->type_name("COMMAND")
+      add("--list", arguments->list, "List the meters, and why others are not there");
+  add("--root", arguments->root,
+      "Read sys/… below this directory, such as a recorded tree (default: /)", TypeName{"DIR"});
+  CLI::Option* seconds =
+      add("--seconds", arguments->seconds,
+          "How long to measure: 60, 2min, 1h (default: 5 s); Ctrl-C ends it early",
+          TypeName{"TIME"}, duration(Range{.low = 0, .high = 1e7, .low_open = true}))
+          ->excludes(list);
+  add("--interval", arguments->interval, "Time between two readings (default: 0.2 s)",
+      TypeName{"TIME"}, duration(between(0.01, 2)));
+  add("--node-w", arguments->node_w,
+      "Watts of the whole node, for an estimate if nothing measures it",
+      real_number(between(0, 1e6)));
+  add("--json", arguments->json, "Print a JSON object");
+  add("command", arguments->program, "After --: run this command and measure until it ends",
+      TypeName{"COMMAND"})
       ->excludes(list)
       ->excludes(seconds);
   command->prefix_command();  // the words after COMMAND are its own, as they are

@@ -3,9 +3,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/job.h"
+#include "data/tokenizers/tokenizer.h"
+#include "eval/scoring_model.h"
 #include "model/adapter/model_files.h"
 #include "serve/inference_engine.h"
 
@@ -14,6 +19,11 @@ class App;
 }
 
 namespace kintsugi {
+
+// "12, 7 9" -> {12, 7, 9}
+std::vector<std::int32_t> parse_token_ids(std::string_view text);
+// The tokenizer of a model directory; UserError if it has none.
+std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& directory);
 
 // How a model is computed, in commands that score or generate.
 struct EngineArguments {
@@ -27,6 +37,8 @@ struct EngineArguments {
 inline UnusedWeights unused_weights_of(const EngineArguments& arguments) {
   return arguments.allow_unused_weights ? UnusedWeights::Allow : UnusedWeights::Refuse;
 }
+void add_checkpoint_option(CLI::App& command, std::string& checkpoint);
+void add_bos_option(CLI::App& command, std::string& bos, const std::string& texts);
 // --precision, --threads and --allow-unused-weights
 void add_precision_options(CLI::App& command, EngineArguments& arguments);
 // --adapter and --allow-other-base
@@ -45,5 +57,16 @@ void check_same_model(Job& job, const ModelFiles& files);
 using EngineWork = std::function<void(InferenceEngine& engine, Communicator& copies)>;
 void with_engine(Job& job, const EngineArguments& arguments, const ModelFiles& files,
                  const EngineWork& work);
+
+// Loads a model in this process alone, for one sequence at a time.
+void with_engine_alone(const EngineArguments& arguments, const ModelFiles& files,
+                       std::int64_t max_length, const std::function<void(InferenceEngine&)>& work);
+
+// The options of an evaluation: deterministic, one rank per model.
+void add_eval_engine_options(CLI::App& command, EngineArguments& arguments);
+// The same as with_engine() for an evaluation: the copies of the model share the requests.
+using ModelWork = std::function<void(ScoringModel& model, Tokenizer& tokenizer)>;
+void with_model(Job& job, const EngineArguments& arguments, const ModelFiles& files,
+                const ModelWork& work);
 
 }  // namespace kintsugi

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <system_error>
 #include <thread>
 
-#include "cli/backends.h"
 #include "comm/checked_communicator.h"
 #include "comm/exchange.h"
 #include "comm/launch_environment.h"
@@ -28,27 +27,14 @@ constexpr auto kExitPatience = std::chrono::seconds(2), kFailurePatience = std::
 // Runs `work` in a thread of its own and waits for it, but not longer than `patience`.
 void run_briefly(const std::function<void()>& work, std::chrono::seconds patience) {
   if (!work) return;
-  struct State {
-    std::mutex mutex = {};
-    std::condition_variable changed = {};
-    bool done = false;
-  };
-  const auto state = std::make_shared<State>();
+  std::packaged_task<void()> task(work);  // keeps exceptions: the process ends in any case
+  const std::future<void> done = task.get_future();
   try {
-    std::thread([state, work] {
-      try {
-        work();
-      } catch (...) {  // the process ends in any case
-      }
-      const std::lock_guard lock(state->mutex);
-      state->done = true;
-      state->changed.notify_all();
-    }).detach();
+    std::thread(std::move(task)).detach();
   } catch (const std::system_error&) {
     return;  // no thread is left
   }
-  std::unique_lock lock(state->mutex);
-  state->changed.wait_for(lock, patience, [&] { return state->done; });
+  done.wait_for(patience);
 }
 
 }  // namespace

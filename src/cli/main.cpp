@@ -1,4 +1,4 @@
-#include "cli/command_line.h"
+#include "cli/commands.h"
 #include "cli/process.h"
 
 int main(int argc, char** argv) {

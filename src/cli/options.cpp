@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <string_view>
 #include <vector>
 
@@ -35,11 +36,6 @@ CLI::Validator checked(Range range, bool keep_text, Parse parse) {
   const bool closed = std::isfinite(range.low) && std::isfinite(range.high) && !range.low_open;
   return CLI::Validator(check,
                         closed ? fmt::format("{} to {}", range.low, range.high) : range.text());
-}
-
-std::string full_name(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
 }
 
 std::vector<std::string> names_of(const std::vector<const CLI::App*>& commands) {
@@ -114,9 +110,25 @@ CLI::Validator seed_number() {
 CLI::Validator byte_count(Range range) { return checked(range, true, parse_bytes); }
 CLI::Validator duration(Range range) { return checked(range, true, parse_duration_s); }
 
+void AddOption::set(CLI::Option& option, OptionTrait trait) {
+  if (trait == OptionTrait::Required) option.required();
+  if (trait == OptionTrait::ShowDefault) option.capture_default_str();
+  if (trait == OptionTrait::Repeatable) option.allow_extra_args(false);
+}
+
+std::string or_variable(const std::string& option, const char* variable) {
+  const char* const value = std::getenv(variable);
+  return !option.empty() || value == nullptr ? option : value;
+}
+
 CLI::Option* add_overwrite_option(CLI::App& command, bool& overwrite) {
   return command.add_flag("--overwrite", overwrite,
                           "Replace an output that exists; inputs are never replaced");
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
 }
 
 std::string unknown_command(const CLI::App& app, int argc, const char* const* argv) {

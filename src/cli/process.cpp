@@ -1,7 +1,6 @@
 #include "cli/process.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,6 +29,13 @@ int report_output(int reason) {
 }
 
 bool output_failed() { return std::ferror(stdout) != 0 || !std::cout; }
+
+volatile sig_atomic_t shutdown_signals = 0;
+
+void count_shutdown_signal(int signal) {
+  if (shutdown_signals > 0) _exit(128 + signal);
+  shutdown_signals = 1;
+}
 
 }  // namespace
 
@@ -65,5 +71,21 @@ int finish_process(int code) {
   }
   return code;
 }
+
+ShutdownSignals::ShutdownSignals() {
+  shutdown_signals = 0;
+  struct sigaction action {};
+  action.sa_handler = count_shutdown_signal;
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, &interrupt_);
+  ::sigaction(SIGTERM, &action, &terminate_);
+}
+
+ShutdownSignals::~ShutdownSignals() {
+  ::sigaction(SIGINT, &interrupt_, nullptr);
+  ::sigaction(SIGTERM, &terminate_, nullptr);
+}
+
+bool ShutdownSignals::received() { return shutdown_signals > 0; }
 
 }  // namespace kintsugi

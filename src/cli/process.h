@@ -1,5 +1,7 @@
 #pragma once
 
+#include <signal.h>
+
 #include <exception>
 
 namespace kintsugi {
@@ -17,5 +19,20 @@ int report(const std::exception& error);
 // Called last; returns the exit code. Instead of 0 it is 1 if standard output could not be written
 // completely, and 141 without a message if the reader closed the pipe.
 int finish_process(int code);
+
+// For servers: while it exists, the first SIGINT or SIGTERM is only noted, and the second ends the
+// process.
+class ShutdownSignals {
+ public:
+  ShutdownSignals();
+  ~ShutdownSignals();
+  ShutdownSignals(const ShutdownSignals&) = delete;
+  ShutdownSignals& operator=(const ShutdownSignals&) = delete;
+  static bool received();
+
+ private:
+  struct sigaction interrupt_ {
+  }, terminate_{};
+};
 
 }  // namespace kintsugi

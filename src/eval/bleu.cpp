@@ -1,5 +1,3 @@
-#include "eval/bleu.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,15 +9,12 @@
 
 #include "core/error.h"
 #include "eval/text.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, BleuSmoothing>, 4> kBleuSmoothings = {
-    {{"exp", BleuSmoothing::Exp},
-     {"floor", BleuSmoothing::Floor},
-     {"add-k", BleuSmoothing::AddK},
-     {"none", BleuSmoothing::None}}};
+constexpr std::array<std::string_view, 4> kBleuSmoothings = {"exp", "floor", "add-k", "none"};
 
 double smooth_value(const BleuOptions& options) {
   return options.smooth_value.value_or(options.smoothing == BleuSmoothing::AddK ? 1.0 : 0.1);
@@ -87,15 +82,13 @@ double brevity_penalty(const BleuStatistics& statistics) {
 }  // namespace
 
 BleuSmoothing parse_bleu_smoothing(std::string_view name) {
-  for (const auto& [known, smoothing] : kBleuSmoothings)
-    if (known == name) return smoothing;
+  for (std::size_t i = 0; i < kBleuSmoothings.size(); ++i)
+    if (kBleuSmoothings[i] == name) return static_cast<BleuSmoothing>(i);
   user_error("unknown smoothing '{}': give exp, floor, add-k or none", name);
 }
 
 std::string_view to_string(BleuSmoothing smoothing) {
-  for (const auto& [name, known] : kBleuSmoothings)
-    if (known == smoothing) return name;
-  failure("a smoothing without a name");
+  return kBleuSmoothings.at(static_cast<std::size_t>(smoothing));
 }
 
 void BleuOptions::check() const {

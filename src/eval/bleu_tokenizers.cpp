@@ -5,17 +5,13 @@
 
 #include "core/error.h"
 #include "data/tokenizers/utf8.h"
-#include "eval/bleu.h"
 #include "eval/text.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, BleuTokenizer>, 4> kBleuTokenizers = {
-    {{"13a", BleuTokenizer::V13a},
-     {"intl", BleuTokenizer::Intl},
-     {"char", BleuTokenizer::Char},
-     {"none", BleuTokenizer::None}}};
+constexpr std::array<std::string_view, 4> kBleuTokenizers = {"13a", "intl", "char", "none"};
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
@@ -77,30 +73,8 @@ std::string separate_13a(std::string_view text) {
       line, [](char a, char b) { return ascii_digit(a) && b == '-'; }, "", " ", " ");
 }
 
-enum class Kind { Number, Punctuation, Symbol, Other };
-Kind kind_of(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-      return Kind::Number;
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-      return Kind::Punctuation;
-    case UTF8PROC_CATEGORY_SM:
-    case UTF8PROC_CATEGORY_SC:
-    case UTF8PROC_CATEGORY_SK:
-    case UTF8PROC_CATEGORY_SO:
-      return Kind::Symbol;
-    default:
-      return Kind::Other;
-  }
-}
+// The first letter of the category of Unicode: N of numbers, P of punctuation, S of symbols.
+char kind_of(char32_t c) { return utf8proc_category_string(static_cast<utf8proc_int32_t>(c))[0]; }
 
 // Separates punctuation that does not stand between numbers, then symbols.
 std::string separate_intl(std::string_view text) {
@@ -121,12 +95,12 @@ std::string separate_intl(std::string_view text) {
   };
   Points points = code_points_of(text);
   points = rewrite(
-      points, [](Kind a, Kind b) { return a != Kind::Number && b == Kind::Punctuation; }, false);
+      points, [](char a, char b) { return a != 'N' && b == 'P'; }, false);
   points = rewrite(
-      points, [](Kind a, Kind b) { return a == Kind::Punctuation && b != Kind::Number; }, true);
+      points, [](char a, char b) { return a == 'P' && b != 'N'; }, true);
   std::string line;
   for (const char32_t c : points) {
-    const char* const space = kind_of(c) == Kind::Symbol ? " " : "";
+    const char* const space = kind_of(c) == 'S' ? " " : "";
     line += space;
     utf8_append(line, c);
     line += space;
@@ -147,15 +121,13 @@ std::vector<std::string> characters(std::string_view text) {
 }  // namespace
 
 BleuTokenizer parse_bleu_tokenizer(std::string_view name) {
-  for (const auto& [known, tokenizer] : kBleuTokenizers)
-    if (known == name) return tokenizer;
+  for (std::size_t i = 0; i < kBleuTokenizers.size(); ++i)
+    if (kBleuTokenizers[i] == name) return static_cast<BleuTokenizer>(i);
   user_error("unknown tokenization '{}': give 13a, intl, char or none", name);
 }
 
 std::string_view to_string(BleuTokenizer tokenizer) {
-  for (const auto& [name, known] : kBleuTokenizers)
-    if (known == tokenizer) return name;
-  failure("a tokenization without a name");
+  return kBleuTokenizers.at(static_cast<std::size_t>(tokenizer));
 }
 
 std::vector<std::string> bleu_tokens(std::string_view text, BleuTokenizer tokenizer) {

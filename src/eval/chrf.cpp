@@ -1,11 +1,10 @@
-#include "eval/chrf.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/error.h"
 #include "eval/text.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 namespace {

@@ -1,7 +1,5 @@
 #include "eval/classification_scores.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -8,12 +8,6 @@
 namespace kintsugi {
 namespace {
 
-TokenIds joined_ids(const TokenPair& pair) {
-  TokenIds ids = pair.context;
-  ids.insert(ids.end(), pair.continuation.begin(), pair.continuation.end());
-  return ids;
-}
-
 // Joins two texts, with a delimiter unless either has white space there.
 std::string joined(const std::string& left, const std::string& right, std::string_view delimiter) {
   if (left.empty() || right.empty()) return left + right;
@@ -44,20 +38,12 @@ TokenPair encode_pair(std::string_view context, std::string_view continuation, c
 LocalInput local_input(const TokenPair& pair, std::size_t max_length) {
   if (pair.continuation.size() > max_length)
     user_error("the continuation alone exceeds max_length");
-  TokenIds ids = joined_ids(pair);
+  TokenIds ids = pair.context;
+  ids.insert(ids.end(), pair.continuation.begin(), pair.continuation.end());
   if (ids.size() > max_length + 1)
     ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(max_length + 1));
   if (!ids.empty()) ids.pop_back();
   return {std::move(ids), pair.continuation.size()};
-}
-
-ApiInput api_input(const TokenPair& pair, std::size_t max_length) {
-  TokenIds ids = joined_ids(pair);
-  const std::size_t kept = max_length == 0 ? 0 : max_length - 1;
-  const std::size_t dropped = ids.size() > kept ? ids.size() - kept : 0;
-  if (dropped >= pair.context.size()) user_error("no context is left");
-  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(dropped));
-  return {std::move(ids), pair.context.size() - dropped};
 }
 
 std::vector<TokenPair> rolling_windows(const TokenIds& tokens, std::int32_t prefix_token,

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace kintsugi {
@@ -31,13 +30,6 @@ struct LocalInput {
   std::size_t scored;
 };
 LocalInput local_input(const TokenPair& pair, std::size_t max_length);
-
-// What the HTTP client sends: at most max_length - 1 tokens, because the server generates one more.
-struct ApiInput {
-  TokenIds ids;
-  std::size_t first_scored;  // the index of the first token of the continuation
-};
-ApiInput api_input(const TokenPair& pair, std::size_t max_length);
 
 // Disjoint windows in which each token of a text is predicted once. The last window has more
 // context: it is filled up to max_length on the left.

@@ -1,5 +1,3 @@
-#include "eval/segments.h"
-
 #include <fmt/format.h>
 
 #include <set>
@@ -9,6 +7,7 @@
 #include "data/tokenizers/utf8.h"
 #include "eval/task_data.h"
 #include "eval/text.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 

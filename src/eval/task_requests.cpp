@@ -1,13 +1,9 @@
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "eval/task.h"
 #include "eval/task_data.h"
-#include "eval/text.h"
 
 namespace kintsugi {
 namespace {

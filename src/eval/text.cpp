@@ -2,8 +2,6 @@
 
 #include <utf8proc.h>
 
-#include <string_view>
-
 #include "data/tokenizers/unicode_classes.h"
 #include "data/tokenizers/utf8.h"
 

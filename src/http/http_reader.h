@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "http/connection.h"
-#include "http/http_message.h"
+#include "http/http_handler.h"
 
 namespace kintsugi {
 

@@ -13,8 +13,6 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "http/connection.h"
-#include "http/http_message.h"
 #include "http/http_reader.h"
 #include "http/listener.h"
 

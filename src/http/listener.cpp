@@ -58,8 +58,7 @@ HttpListener::HttpListener(const std::string& host, int port) {
     socket_ = listening_socket(*one);
   if (socket_ < 0 && errno == EADDRINUSE)
     user_error(
-        "port {} of {} is in use by another program; choose another --port, or 0 for a "
-        "free one",
+        "port {} of {} is in use by another program; choose another --port, or 0 for a free one",
         port, host);
   if (socket_ < 0) user_error("cannot listen on {}:{}: {}", host, port, std::strerror(errno));
   sockaddr_storage address{};

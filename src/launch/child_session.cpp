@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -46,48 +47,70 @@ std::vector<pid_t> members_of(pid_t session) {
   return members;
 }
 
-class SpawnSettings {
+// How a child process begins: with empty standard input, and with the signals that this program
+// ignores as they were.
+class Spawn {
  public:
-  explicit SpawnSettings(const fs::path& log) {
+  // `group`: POSIX_SPAWN_SETSID or POSIX_SPAWN_SETPGROUP.
+  Spawn(short group, const sigset_t& mask) {
     posix_spawnattr_init(&attributes_);
     posix_spawn_file_actions_init(&files_);
-    sigset_t none, defaults;
-    sigemptyset(&none);
+    sigset_t defaults;
     sigemptyset(&defaults);
     for (const int ignored : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, ignored);
-    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigmask(&attributes_, &mask);
     posix_spawnattr_setsigdefault(&attributes_, &defaults);
-    posix_spawnattr_setflags(&attributes_,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(
+        &attributes_, static_cast<short>(group | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
     posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    if (log.empty()) return;
+  }
+  ~Spawn() {
+    posix_spawn_file_actions_destroy(&files_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  Spawn(const Spawn&) = delete;
+  Spawn& operator=(const Spawn&) = delete;
+
+  void write_outputs_to(const fs::path& log) {
     posix_spawn_file_actions_addopen(&files_, STDOUT_FILENO, log.c_str(),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0644);
     posix_spawn_file_actions_adddup2(&files_, STDOUT_FILENO, STDERR_FILENO);
   }
-  ~SpawnSettings() {
-    posix_spawn_file_actions_destroy(&files_);
-    posix_spawnattr_destroy(&attributes_);
+  // The program is looked up in PATH. Returns 0 or the error.
+  int run(const std::vector<std::string>& command, char** environment, pid_t& process) const {
+    std::vector<char*> words;
+    for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    return posix_spawnp(&process, words[0], &files_, &attributes_, words.data(), environment);
   }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-
-  const posix_spawnattr_t* attributes() const { return &attributes_; }
-  const posix_spawn_file_actions_t* files() const { return &files_; }
 
  private:
   posix_spawnattr_t attributes_;
   posix_spawn_file_actions_t files_;
 };
 
+// Signals wait in the mask while this object exists, and are forwarded.
+struct BlockedSignals {
+  sigset_t forwarded, before;
+  BlockedSignals() {
+    sigemptyset(&forwarded);
+    for (const int signal : {SIGTERM, SIGUSR1, SIGHUP, SIGINT}) sigaddset(&forwarded, signal);
+    pthread_sigmask(SIG_BLOCK, &forwarded, &before);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+};
+
 }  // namespace
 
 pid_t start_session(const std::vector<std::string>& command, const fs::path& log,
                     const Variables& variables) {
-  const SpawnSettings settings(log);
-  std::vector<char*> words, environment;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  Spawn spawn(POSIX_SPAWN_SETSID, none);
+  if (!log.empty()) spawn.write_outputs_to(log);
+  std::vector<char*> environment;
   std::vector<std::string> added;
   for (const auto& [name, value] : variables) added.push_back(name + "=" + value);
   for (char** entry = environ; *entry != nullptr; ++entry)
@@ -98,9 +121,7 @@ pid_t start_session(const std::vector<std::string>& command, const fs::path& log
   for (std::string& entry : added) environment.push_back(entry.data());
   environment.push_back(nullptr);
   pid_t leader = -1;
-  const int error = posix_spawnp(&leader, words[0], settings.files(), settings.attributes(),
-                                 words.data(), environment.data());
-  if (error != 0)
+  if (const int error = spawn.run(command, environment.data(), leader); error != 0)
     failure("cannot start {}{}: {}", command[0],
             log.empty() ? "" : fmt::format(" with its output in {}", log.string()),
             std::strerror(error));
@@ -140,6 +161,23 @@ int end_session(pid_t leader, bool asked) {
   int status = 0;
   waitpid(leader, &status, 0);
   return status;
+}
+
+int run_script(const fs::path& script) {
+  const BlockedSignals signals;
+  pid_t child = -1;
+  const int error =
+      Spawn(POSIX_SPAWN_SETPGROUP, signals.before).run({"bash", script.string()}, environ, child);
+  if (error == ENOENT) user_error("bash is not installed on this machine");
+  if (error != 0) failure("cannot start bash: {}", std::strerror(error));
+  for (int status = 0;;) {
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (ended < 0 && errno != EINTR) failure("lost process {}: {}", child, std::strerror(errno));
+    const timespec wait{0, 50'000'000};
+    if (const int signal = sigtimedwait(&signals.forwarded, nullptr, &wait); signal > 0)
+      kill(-child, signal);
+  }
 }
 
 }  // namespace kintsugi

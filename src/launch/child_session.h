@@ -30,4 +30,8 @@ void ask_session_to_end(pid_t leader);
 // few seconds and kills the rest. Returns the leader's wait status.
 int end_session(pid_t leader, bool asked = false);
 
+// Runs a bash script in a process group of its own, so that Ctrl-C reaches it only by the signals
+// of this process, which it is sent. Returns its exit code; 128 + signal if one killed it.
+int run_script(const std::filesystem::path& script);
+
 }  // namespace kintsugi

@@ -15,12 +15,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kMostNodes = 10'000'000;
 
-std::string with_value(std::string text, const std::string& word, const std::string& value) {
-  for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += value.size())
-    text.replace(at, word.size(), value);
-  return text;
-}
-
 // Reads the keys of job.json; each is required, and of the right type.
 class JobReader {
  public:
@@ -106,6 +100,12 @@ void describe_job(V& v, JobDescription& job) {
 }
 
 }  // namespace
+
+std::string with_value(std::string text, const std::string& word, const std::string& value) {
+  for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += value.size())
+    text.replace(at, word.size(), value);
+  return text;
+}
 
 std::vector<std::string> rank_command(const JobDescription& job, const NodeChoice& choice,
                                       const std::vector<std::string>& arguments) {

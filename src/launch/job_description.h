@@ -48,6 +48,9 @@ struct NodeChoice {
 std::vector<std::string> rank_command(const JobDescription& job, const NodeChoice& choice,
                                       const std::vector<std::string>& arguments);
 
+// The text with each `word` in it, such as {ranks}, replaced.
+std::string with_value(std::string text, const std::string& word, const std::string& value);
+
 std::string to_json(const JobDescription& job);
 // UserError that names `source` and the key if the text is no job description.
 JobDescription job_from_json(const std::string& text, const std::string& source);

@@ -8,10 +8,125 @@
 
 #include "core/error.h"
 #include "core/units.h"
-#include "launch/launcher.h"
 
 namespace kintsugi {
 namespace {
+
+using Words = std::vector<std::string>;
+
+CpuSet reserved_cores(const Machine& machine) {
+  if (!machine.launch.reserved_cores) return {};
+  try {
+    return parse_ranges(*machine.launch.reserved_cores);
+  } catch (const UserError& error) {
+    user_error("machine {}: launch.reserved_cores: {}", machine.name, error.what());
+  }
+}
+
+std::optional<Topology> topology_for(const Machine& machine, const std::optional<Topology>& given) {
+  if (given) return given;
+  if (machine.topology.empty()) return {};
+  return parse_topology(machine.topology, "machine " + machine.name);
+}
+
+// The value of --cpu-bind; empty: the option is left out.
+std::string cpu_bind(const Machine& machine, const LaunchOptions& options, int ranks,
+                     const std::optional<Topology>& topology) {
+  const CpuSet reserved = reserved_cores(machine);
+  if (!options.cpu_bind.empty()) {
+    if (options.cpu_bind == "none" || options.cpu_bind == "cores") return options.cpu_bind;
+    const RankCpus masks = parse_cpu_bind(options.cpu_bind);
+    if (!topology)
+      user_error(
+          "--cpu-bind cannot be checked: machine {} has no topology; give --topology FILE (lstopo "
+          "--of xml on a node)",
+          machine.name);
+    check_masks(masks, *topology, reserved, ranks, "--cpu-bind");
+    return to_cpu_bind(masks);
+  }
+  switch (machine.launch.cpu_binding) {
+    case CpuBinding::Masks: {
+      if (!topology)
+        user_error("machine {}: launch.cpu_binding: masks needs a topology", machine.name);
+      const RankCpus masks = bind_ranks(*topology, reserved, ranks);
+      check_masks(masks, *topology, reserved, ranks, "the masks of " + machine.name);
+      return to_cpu_bind(masks);
+    }
+    case CpuBinding::Cores:
+      return "cores";
+    case CpuBinding::None:
+      return "none";
+    case CpuBinding::Slurm:
+      return "";
+  }
+  return "";
+}
+
+void check_cores(const Machine& machine, std::int64_t ranks, const Topology& topology) {
+  const std::size_t usable = topology.cores().size() - reserved_cores(machine).size();
+  const std::int64_t asked = machine.launch.cpus_per_task * ranks;
+  if (asked > static_cast<std::int64_t>(usable))
+    user_error("machine {}: launch.cpus_per_task {} x {} ranks, but a node has {} usable cores",
+               machine.name, machine.launch.cpus_per_task, ranks, usable);
+}
+
+Words container_words(const ContainerSpec& spec, const std::string& image, const JobPaths& paths) {
+  Words words = {spec.runtime == ContainerRuntime::Apptainer ? "apptainer" : "singularity", "exec"};
+  words.insert(words.end(), spec.options.begin(), spec.options.end());
+  Words binds = spec.binds;
+  binds.push_back(paths.working_directory);
+  binds.push_back(paths.run_dir);
+  words.push_back("--bind");
+  words.push_back(fmt::format("{}", fmt::join(binds, ",")));
+  words.push_back("--pwd");
+  words.push_back(paths.working_directory);
+  words.push_back(image);
+  return words;
+}
+
+Words srun_words(const Machine& machine, const std::string& bind, const JobDescription& job) {
+  const LaunchSpec& spec = machine.launch;
+  Words words = {"srun",
+                 "--nodes={nodes}",
+                 "--ntasks={ranks}",
+                 fmt::format("--ntasks-per-node={}", job.ranks_per_node),
+                 "--exclude={exclude}",
+                 "--nodelist={nodelist}",
+                 "--kill-on-bad-exit=1",
+                 "--overlap"};  // a step with a dead node keeps its other nodes busy for minutes
+  // Since Slurm 22.05 srun does not inherit this one from the job.
+  if (spec.cpus_per_task > 0)
+    words.push_back(fmt::format("--cpus-per-task={}", spec.cpus_per_task));
+  if (!bind.empty()) words.push_back("--cpu-bind=" + bind);
+  if (spec.mpi) words.push_back("--mpi=" + *spec.mpi);
+  return words;
+}
+
+// The words that start the ranks of a Slurm job: JobDescription::launcher. Checks --cpu-bind and
+// the machine's own masks. UserError otherwise.
+std::vector<std::string> launcher_of(const Machine& machine, const LaunchOptions& options,
+                                     const JobDescription& job, const JobPaths& paths,
+                                     const std::optional<Topology>& given) {
+  const LaunchSpec& spec = machine.launch;
+  const std::optional<Topology> topology = topology_for(machine, given);
+  if (topology) check_cores(machine, job.ranks_per_node, *topology);
+  const std::string bind =
+      cpu_bind(machine, options, static_cast<int>(job.ranks_per_node), topology);
+  Words words;
+  if (spec.launcher == JobLauncher::Srun) {
+    words = srun_words(machine, bind, job);
+  } else {
+    if (!options.cpu_bind.empty())
+      user_error("--cpu-bind is an option of srun, but {} starts ranks with mpirun", machine.name);
+    words = {"mpirun", "-np", "{ranks}", "--map-by",
+             fmt::format("ppr:{}:node", job.ranks_per_node)};
+  }
+  words.insert(words.end(), spec.launcher_options.begin(), spec.launcher_options.end());
+  if (!options.container.empty())
+    for (std::string& word : container_words(spec.container, options.container, paths))
+      words.push_back(std::move(word));
+  return words;
+}
 
 constexpr double kHour_s = 3600;
 constexpr std::int64_t kMostJobs = 1000;  // of a chain: Slurm's default MaxArraySize is 1001
@@ -28,55 +143,48 @@ std::string expanded_in_shell(const std::string& text) {
   return quoted + "\"";
 }
 
-// The #SBATCH lines.
-class Header {
- public:
-  void add(const std::string& option) { text_ += "#SBATCH --" + option + "\n"; }
-  template <class T>
-  void add(const char* option, const T& value) {
-    text_ += fmt::format("#SBATCH --{}={}\n", option, value);
-  }
-  const std::string& text() const { return text_; }
+// Adds an #SBATCH line.
+void add(std::string& header, const std::string& option) { header += "#SBATCH --" + option + "\n"; }
+template <class T>
+void add(std::string& header, const char* option, const T& value) {
+  header += fmt::format("#SBATCH --{}={}\n", option, value);
+}
 
- private:
-  std::string text_;
-};
-
-void add_resources(Header& header, const Machine& machine, const LaunchOptions& options,
+void add_resources(std::string& header, const Machine& machine, const LaunchOptions& options,
                    const JobDescription& job) {
   const LaunchSpec& spec = machine.launch;
-  header.add("nodes", job.nodes + job.spare_nodes);
-  if (job.spare_nodes > 0) header.add("no-kill");
-  header.add("ntasks-per-node", job.ranks_per_node);
-  if (spec.cpus_per_task > 0) header.add("cpus-per-task", spec.cpus_per_task);
-  if (spec.gpu_request == GpuRequest::GpusPerNode) header.add("gpus-per-node", machine.node.gpus);
+  add(header, "nodes", job.nodes + job.spare_nodes);
+  if (job.spare_nodes > 0) add(header, "no-kill");
+  add(header, "ntasks-per-node", job.ranks_per_node);
+  if (spec.cpus_per_task > 0) add(header, "cpus-per-task", spec.cpus_per_task);
+  if (spec.gpu_request == GpuRequest::GpusPerNode) add(header, "gpus-per-node", machine.node.gpus);
   if (spec.gpu_request == GpuRequest::Gres)
-    header.add("gres", fmt::format("gpu:{}", machine.node.gpus));
-  if (spec.exclusive) header.add("exclusive");
-  if (spec.hint) header.add("hint", *spec.hint);
-  if (spec.network) header.add("network", *spec.network);
-  if (!options.exclude.empty()) header.add("exclude", options.exclude);
-  for (const std::string& option : spec.slurm_options) header.add(option.substr(2));
+    add(header, "gres", fmt::format("gpu:{}", machine.node.gpus));
+  if (spec.exclusive) add(header, "exclusive");
+  if (spec.hint) add(header, "hint", *spec.hint);
+  if (spec.network) add(header, "network", *spec.network);
+  if (!options.exclude.empty()) add(header, "exclude", options.exclude);
+  for (const std::string& option : spec.slurm_options) add(header, option.substr(2));
 }
 
 std::string header_of(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
                       const JobDescription& job) {
   const JobTime time = job_time(machine, options);
-  Header header;
-  header.add("job-name", job.name);
-  if (!options.account.empty()) header.add("account", options.account);
+  std::string header;
+  add(header, "job-name", job.name);
+  if (!options.account.empty()) add(header, "account", options.account);
   const std::string partition =
       !options.partition.empty() ? options.partition : machine.launch.partition.value_or("");
-  if (!partition.empty()) header.add("partition", partition);
+  if (!partition.empty()) add(header, "partition", partition);
   add_resources(header, machine, options, job);
-  if (time.job_s > 0) header.add("time", slurm_time(time.job_s));
-  if (time.jobs > 1) header.add("array", fmt::format("0-{}%1", time.jobs - 1));
-  header.add(options.no_requeue ? "no-requeue" : "requeue");
-  header.add("signal", fmt::format("USR1@{:.0f}", time.signal_s));
-  header.add("chdir", paths.working_directory);
-  header.add("output", job.directory().string() + "/slurm-%j.out");
-  header.add("open-mode", "append");
-  return header.text();
+  if (time.job_s > 0) add(header, "time", slurm_time(time.job_s));
+  if (time.jobs > 1) add(header, "array", fmt::format("0-{}%1", time.jobs - 1));
+  add(header, options.no_requeue ? "no-requeue" : "requeue");
+  add(header, "signal", fmt::format("USR1@{:.0f}", time.signal_s));
+  add(header, "chdir", paths.working_directory);
+  add(header, "output", job.directory().string() + "/slurm-%j.out");
+  add(header, "open-mode", "append");
+  return header;
 }
 
 std::string environment_of(const LaunchSpec& spec, const JobDescription& job, bool container) {
@@ -168,8 +276,8 @@ void check_path(const std::string& what, const std::string& path) {
     if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7F || c == '%' || c == '"' || c == '\'' ||
         c == '\\' || c == '#')
       user_error(
-          "{} {} has a character that Slurm does not accept in paths (space, %, quotes, "
-          "backslash, #): choose another",
+          "{} {} has a character that Slurm does not accept in paths (space, %, quotes, backslash, "
+          "#): choose another",
           what, path);
 }
 

@@ -160,8 +160,7 @@ Matrix read_matrix(const std::string& text, const std::string& source) {
   const int line = line_of_key(root, "matrix");
   if (!section.IsMap() || section.size() == 0)
     user_error(
-        "{} line {}: matrix: keys with lists of values are expected, such as layout.tp: "
-        "[1, 2]",
+        "{} line {}: matrix: keys with lists of values are expected, such as layout.tp: [1, 2]",
         source, line + 1);
   std::vector<Axis> axes;
   std::size_t cells = 1;

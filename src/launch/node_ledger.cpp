@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -34,13 +35,7 @@ constexpr double kMostDays = 36500;
 constexpr std::int64_t kMostCount = 1'000'000'000'000;
 constexpr auto kLockTimeout = std::chrono::seconds(20);
 
-std::string utc(std::time_t time) {
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  char text[40];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
+std::string utc(std::time_t time) { return iso_time(static_cast<double>(time)); }
 
 std::time_t parse_utc(const std::string& text) {
   std::tm parts{};

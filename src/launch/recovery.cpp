@@ -36,8 +36,7 @@ Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_b
     return {
         .exit_code = exit_code::kNoProgress,
         .pause_s = 0,
-        .reason = fmt::format("{} attempts in a row saved no new step; the last one ended with: "
-                              "{}",
+        .reason = fmt::format("{} attempts in a row saved no new step; the last one ended with: {}",
                               fruitless, last.end.failure.text)};
   const double pause = limits.first_pause_s * std::pow(3, std::max(fruitless - 1, 0));
   return {.exit_code = {},

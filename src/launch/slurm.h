@@ -44,4 +44,7 @@ std::vector<SlurmJobState> job_states(const std::vector<std::string>& ids);
 void stop_jobs(const std::vector<std::string>& ids);
 void kill_jobs(const std::vector<std::string>& ids);  // at once, without a save
 
+// The names of nodes in Slurm's form: "login1,nid[001-003,007]".
+std::string host_list(std::vector<std::string> names);
+
 }  // namespace kintsugi

@@ -1,5 +1,6 @@
 #include "launch/supervisor.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -22,12 +24,14 @@
 #include "core/units.h"
 #include "launch/child_session.h"
 #include "launch/node_ledger.h"
+#include "report/runs/run_status.h"
 #include "train/checkpoint/branches.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/config.h"
 #include "train/engine_options.h"
 #include "train/run_lock.h"
 #include "train/signals.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
@@ -41,10 +45,6 @@ constexpr double kSentence_s = 2;  // for scancel, which waits for a dead node; 
 constexpr double kPaused_s = 3;    // a round that took longer: this process was stopped
 constexpr double kLater_s = 3;     // the other ranks notice that rank 0 is silent, and end first
 constexpr double kLedgerDays = 1;  // a node that failed is avoided by later jobs for a day
-
-double unix_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 double seconds_since(Steady::time_point begin) {
   return std::chrono::duration<double>(Steady::now() - begin).count();
@@ -95,18 +95,14 @@ nlohmann::json to_json(const LaunchAttempt& attempt, std::size_t number) {
   return json;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);)
-    if (!line.empty()) lines.push_back(line);
-  return lines;
-}
-
 // Slurm commands in a job: a missing answer is an empty one.
 std::vector<std::string> slurm_lines(const std::vector<std::string>& command) {
   const ChildOutput output = run_captured(command, kSlurmAnswer_s);
-  return output.found && output.code == 0 ? lines_of(output.out) : std::vector<std::string>{};
+  std::vector<std::string> lines;
+  std::istringstream stream(output.found && output.code == 0 ? output.out : "");
+  for (std::string line; std::getline(stream, line);)
+    if (!line.empty()) lines.push_back(line);
+  return lines;
 }
 
 bool contains(const std::vector<std::string>& list, const std::string& name) {
@@ -213,7 +209,7 @@ void Supervisor::write_state(pid_t leader) const {
                           nlohmann::json{{"node", node_name()},
                                          {"process", ::getpid()},
                                          {"launcher", leader},
-                                         {"began", unix_time()},
+                                         {"began", unix_time_s()},
                                          {"launcher_start", start_of_process(leader)}}
                                   .dump() +
                               "\n");
@@ -255,7 +251,7 @@ void Supervisor::take_over() {
   keep({.end = {.failure = {.text = "the supervisor was killed"}},
         .saved = saved_step(),
         .began_s = began_s,
-        .ended_s = unix_time()});
+        .ended_s = unix_time_s()});
 }
 
 // A killed srun leaves its ranks behind. The deputy's step is among them; it is started again.
@@ -325,7 +321,7 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
     if (state.end && !reported) {
       reported = Steady::now();
-      if (state.end->exit_code == exit_code::kFailure) attempt.noticed_s = unix_time();
+      if (state.end->exit_code == exit_code::kFailure) attempt.noticed_s = unix_time_s();
     }
     const bool failed = state.end && state.end->exit_code == exit_code::kFailure;
     if (reported && seconds_since(*reported) > (failed ? options_.failed_s : options_.leave_s))
@@ -339,7 +335,7 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     if (!session_is_over(leader))  // a launcher that dies takes rank 0 with it
       given = given_up(state, seconds_since(begin));
   }
-  if (given) attempt.noticed_s = unix_time();
+  if (given) attempt.noticed_s = unix_time_s();
   const bool forced = !session_is_over(leader);
   const int status = end_session(leader, false);
   if (forced) kill_steps();
@@ -366,7 +362,7 @@ void Supervisor::note_end(const SupervisorPort::State& state, int status, RunEnd
 }
 
 LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
-  LaunchAttempt attempt{.began_s = unix_time(), .nodes = choice.nodes};
+  LaunchAttempt attempt{.began_s = unix_time_s(), .nodes = choice.nodes};
   port_.forget_run();
   Variables variables = job_.environment;
   variables.emplace_back(kSupervisorVariable, port_.address());
@@ -374,7 +370,7 @@ LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
       start_session(rank_command(job_, choice, {"train", job_.config}), {}, variables);
   write_state(leader);
   watch(leader, attempt);
-  attempt.ended_s = unix_time();
+  attempt.ended_s = unix_time_s();
   attempt.saved = saved_step();
   return attempt;
 }
@@ -429,6 +425,91 @@ int Supervisor::run() {
       std::this_thread::sleep_for(kPoll);
     if (StopSignals::received() != nullptr) return exit_code::kStopped;
   }
+}
+
+// ---- the deputy
+
+namespace {
+
+constexpr auto kDeputyBeat = std::chrono::seconds(5);
+constexpr auto kDeputyPatience = std::chrono::seconds(60);
+constexpr auto kDeputyPause = std::chrono::seconds(30);  // between two starts
+constexpr double kRequeueAnswer_s = 60;
+
+std::filesystem::path beat_file(const std::filesystem::path& launch_directory) {
+  return launch_directory / "alive";
+}
+
+// Opens the file: network file systems then ask the server instead of their cache.
+std::string beat_of(const std::filesystem::path& launch_directory) {
+  std::ifstream file(beat_file(launch_directory));
+  std::string text;
+  std::getline(file, text);
+  return text;
+}
+
+}  // namespace
+
+DeputyKeeper::DeputyKeeper(const JobDescription& job) : job_(job) {}
+
+DeputyKeeper::~DeputyKeeper() {
+  if (deputy_ <= 0) return;
+  try {
+    end_session(deputy_);
+  } catch (const std::exception& error) {
+    log_warning("{}", error.what());
+  }
+}
+
+void DeputyKeeper::work(const std::vector<std::string>& nodes) {
+  const auto now = Clock::now();
+  if (nodes.empty()) return;
+  if (now >= next_beat_) {
+    next_beat_ = now + kDeputyBeat;
+    // In place: a rename would give the file another number, which network file systems cache.
+    std::ofstream(beat_file(job_.directory())) << ++beats_ << "\n";
+  }
+  if (deputy_ > 0 && session_is_over(deputy_)) {
+    end_session(deputy_);
+    deputy_ = 0;
+  }
+  if (deputy_ > 0 || now < next_start_) return;
+  next_start_ = now + kDeputyPause;
+  try {
+    deputy_ = start_session(
+        {"srun", "--overlap", "--nodes=1", "--ntasks=1", "--gres=none", "--mpi=none",
+         "--nodelist=" + nodes.front(), job_.program, "launch", "--deputy", job_.run_dir},
+        job_.directory() / "deputy.log");
+  } catch (const std::exception& error) {
+    log_warning("no deputy of the supervisor: {}", error.what());
+  }
+}
+
+bool watch_supervisor(const std::filesystem::path& launch_directory,
+                      std::chrono::duration<double> patience, const std::function<bool()>& ended) {
+  std::string last = beat_of(launch_directory);
+  auto changed = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - changed < patience) {
+    if (ended && ended()) return false;
+    std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(patience / 4, kDeputyBeat));
+    const std::string beat = beat_of(launch_directory);
+    if (beat == last) continue;
+    last = beat;
+    changed = std::chrono::steady_clock::now();
+  }
+  return true;
+}
+
+int run_deputy(const std::filesystem::path& run_dir) {
+  const bool lost = watch_supervisor(run_dir / "launch", kDeputyPatience,
+                                     [&] { return read_exit_code(run_dir).has_value(); });
+  const char* const job = std::getenv("SLURM_JOB_ID");
+  if (!lost || job == nullptr) return exit_code::kFinished;
+  log_warning("the supervisor gives no sign of life: putting job {} back into the queue", job);
+  const ChildOutput output = run_captured({"scontrol", "requeue", job}, kRequeueAnswer_s);
+  if (output.code == 0) return exit_code::kFinished;
+  log_message(LogLevel::Error, fmt::format("scontrol requeue {}: {}", job, output.error));
+  return exit_code::kFailure;
 }
 
 }  // namespace kintsugi

@@ -13,7 +13,7 @@
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "launch/child_session.h"
-#include "plan/search/tuning_report.h"
+#include "launch/job_description.h"
 
 namespace kintsugi {
 namespace {
@@ -22,12 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr int kWarmUp = 2;                  // steps for autotuning and graph capture
 constexpr std::size_t kLongestError = 160;  // bytes of an error in a table
-
-std::string replaced(std::string text, const std::string& word, const std::string& value) {
-  for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += value.size())
-    text.replace(at, word.size(), value);
-  return text;
-}
 
 std::string shortened(std::string text) {
   if (text.size() <= kLongestError) return text;
@@ -63,8 +57,8 @@ double measured_in(const fs::path& metrics, int steps) {
 
 std::vector<std::string> layout_overrides(const Layout& l) {
   return {
-      fmt::format("layout={{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: "
-                  "{}, sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}",
+      fmt::format("layout={{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
+                  "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}",
                   l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group, l.sequence_parallel,
                   to_string(l.schedule), to_string(l.recompute), l.recompute_every),
       fmt::format("batch.micro={}", l.micro_batch)};
@@ -99,8 +93,8 @@ std::vector<std::string> TrialJobs::command(int number, const Layout& layout) co
         "batch.ramp.increment=0", "batch.ramp.samples=0"})
     overrides.emplace_back(text);
   const std::string launch =
-      replaced(replaced(setup_.launch, "{ranks}", std::to_string(layout.ranks())), "{trial}",
-               std::to_string(number));
+      with_value(with_value(setup_.launch, "{ranks}", std::to_string(layout.ranks())), "{trial}",
+                 std::to_string(number));
   // The shell parses the launch command as typed by the user; the other arguments are passed as is.
   std::vector<std::string> words = {"/bin/sh", "-c",    launch + " \"$@\"", "sh",
                                     program_,  "train", setup_.config};

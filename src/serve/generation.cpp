@@ -1,5 +1,6 @@
 #include "serve/generation.h"
 
+#include <array>
 #include <memory>
 
 #include "core/error.h"
@@ -15,17 +16,8 @@ void stop_at_end_of_turn(GenerationRequest& request, const ChatFormat& format,
 }
 
 std::string_view to_string(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::Stop:
-      return "stop";
-    case FinishReason::Length:
-      return "length";
-    case FinishReason::Cancelled:
-      return "cancelled";
-    case FinishReason::Failed:
-      return "failed";
-  }
-  return "";
+  constexpr std::array<std::string_view, 4> kWords = {"stop", "length", "cancelled", "failed"};
+  return kWords.at(static_cast<std::size_t>(reason));
 }
 
 namespace {

@@ -12,7 +12,6 @@
 #include "model/initialize.h"
 #include "parallel/layout.h"
 #include "serve/page_pool.h"
-#include "serve/step_layout.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {
@@ -25,8 +24,7 @@ ModelConfig generating_config(const std::filesystem::path& directory) {
   if (config.is_classifier())
     user_error(
         "{} is a classifier with {} labels and predicts no text: use kintsugi classify, or "
-        "kintsugi "
-        "embed",
+        "kintsugi embed",
         directory.string(), config.labels.size());
   return config;
 }

@@ -1,5 +1,4 @@
 // energy.machine of a run: its facility and the planner's prediction.
-#include "cli/train/energy_context.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

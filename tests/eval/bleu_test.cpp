@@ -1,13 +1,11 @@
 // Expected values: sacreBLEU 2.6.0.
-#include "eval/bleu.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "core/error.h"
-#include "eval/chrf.h"
+#include "eval/translation_scores.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"
 

@@ -7,10 +7,10 @@
 
 #include <map>
 
-#include "eval/aggregation.h"
 #include "eval/run/replicated_model.h"
 #include "eval/run/results.h"
 #include "eval/run/translation.h"
+#include "eval/scoring.h"
 #include "support/errors.h"
 #include "support/formula_model.h"
 #include "support/paths.h"

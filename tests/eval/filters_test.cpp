@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "eval/python_regex.h"
 #include "eval/text.h"
 #include "support/errors.h"
 

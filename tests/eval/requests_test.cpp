@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "support/completions_client.h"
 #include "support/errors.h"
 
 namespace kintsugi {

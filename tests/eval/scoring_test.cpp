@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "eval/aggregation.h"
+#include "support/completions_client.h"
 #include "support/errors.h"
 
 namespace kintsugi {

@@ -1,10 +1,9 @@
-#include "launch/binding.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
+#include "launch/topology.h"
 #include "plan/machines/machine.h"
 #include "support/errors.h"
 #include "support/paths.h"

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "launch/doctor/judge.h"
-#include "launch/doctor/node_groups.h"
 
 namespace kintsugi {
 namespace {

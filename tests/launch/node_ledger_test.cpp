@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "launch/host_list.h"
+#include "launch/slurm.h"
 #include "support/captured_log.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"

@@ -4,7 +4,6 @@
 
 #include <random>
 
-#include "serve/http/json_fields.h"
 #include "serve/http/request_bodies.h"
 #include "support/mutated_bytes.h"
 

@@ -1,6 +1,6 @@
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
 #include <cerrno>
-#include <charconv>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,8 @@
 #include <system_error>
 #include <vector>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "data/tokenizers/tokenizer.h"
 #include "data/tokenizers/utf8.h"
@@ -34,66 +35,58 @@ std::string reason(const Json::exception& error) {
   return end == std::string::npos ? text : text.substr(end + 2);
 }
 
+Json parse_line(const std::string& line, std::int64_t number, const char* what,
+                Json::value_t type) {
+  Json json;
+  try {
+    json = Json::parse(line);
+  } catch (const Json::exception& error) {
+    line_error(number, fmt::format("not a JSON {} ({})", what, reason(error)));
+  }
+  if (json.type() != type) line_error(number, fmt::format("not a JSON {}", what));
+  return json;
+}
+
 // Calls work() for each input line and writes one output line for it. Output is buffered while more
 // input is available and flushed otherwise.
 template <class Work>
 void for_each_line(Work&& work) {
   std::ios::sync_with_stdio(false);
   std::string line, output;
+  const auto flush = [&] {
+    std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+  };
   for (std::int64_t number = 1; std::getline(std::cin, line); ++number) {
     try {
       work(line, number, output);
     } catch (...) {  // write the results of the lines before the error
-      std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+      flush();
       throw;
     }
     output += '\n';
     if (output.size() < (1 << 16) && std::cin.rdbuf()->in_avail() > 0) continue;
-    std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+    flush();
     if (!std::cout) throw std::system_error(errno, std::generic_category());
     output.clear();
   }
-  std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+  flush();
   if (!std::cout) throw std::system_error(errno, std::generic_category());
-}
-
-void append_ids(const std::vector<std::int32_t>& ids, std::string& output) {
-  output += '[';
-  char digits[16];
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (i > 0) output += ',';
-    const auto end = std::to_chars(digits, digits + sizeof digits, ids[i]).ptr;
-    output.append(digits, end);
-  }
-  output += ']';
 }
 
 void encode_lines(const CodecArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(arguments.tokenizer);
   std::vector<std::int32_t> ids;
   for_each_line([&](const std::string& line, std::int64_t number, std::string& output) {
-    Json text;
-    try {
-      text = Json::parse(line);
-    } catch (const Json::exception& error) {
-      line_error(number, "not a JSON string (" + reason(error) + ")");
-    }
-    if (!text.is_string()) line_error(number, "not a JSON string");
+    const Json text = parse_line(line, number, "string", Json::value_t::string);
     ids.clear();
     tokenizer->encode(text.get_ref<const std::string&>(), ids,
                       arguments.special ? SpecialTokens::Honoured : SpecialTokens::AsText);
-    append_ids(ids, output);
+    fmt::format_to(std::back_inserter(output), "[{}]", fmt::join(ids, ","));
   });
 }
 
 std::vector<std::int32_t> parse_ids(const std::string& line, std::int64_t number) {
-  Json list;
-  try {
-    list = Json::parse(line);
-  } catch (const Json::exception& error) {
-    line_error(number, "not a JSON array of token ids (" + reason(error) + ")");
-  }
-  if (!list.is_array()) line_error(number, "not a JSON array of token ids");
+  const Json list = parse_line(line, number, "array of token ids", Json::value_t::array);
   std::vector<std::int32_t> ids;
   ids.reserve(list.size());
   for (const Json& id : list) {
@@ -122,13 +115,11 @@ void decode_lines(const CodecArguments& arguments) {
 }
 
 void add_tokenizer_option(CLI::App& command, CodecArguments& arguments) {
-  command
-      .add_option(
-          "--tokenizer", arguments.tokenizer,
-          "bytes, a tokenizer.json or a directory with one, a run directory, a SentencePiece "
-          ".model, or "
-          "ranks.tiktoken:FAMILY (gpt2, llama3, cl100k, qwen, o200k)")
-      ->required();
+  const AddOption add(command);
+  add("--tokenizer", arguments.tokenizer,
+      "bytes, a tokenizer.json or a directory with one, a run directory, a SentencePiece .model, "
+      "or ranks.tiktoken:FAMILY (gpt2, llama3, cl100k, qwen, o200k)",
+      kRequired);
 }
 
 }  // namespace
@@ -138,9 +129,10 @@ void add_data_encode(CLI::App& data) {
   CLI::App* command = data.add_subcommand(
       "encode",
       "Encode text: reads one JSON string per line, writes one JSON array of ids per line");
+  const AddOption add(*command);
   add_tokenizer_option(*command, *a);
-  command->add_flag("--special", a->special,
-                    "Encode special tokens in the text (<|endoftext|>) as their ids, not as text");
+  add("--special", a->special,
+      "Encode special tokens in the text (<|endoftext|>) as their ids, not as text");
   command->footer("Example:\n  echo '\"Hello world\"' | kintsugi data encode --tokenizer gpt2/");
   command->callback([a] { encode_lines(*a); });
 }
@@ -150,9 +142,9 @@ void add_data_decode(CLI::App& data) {
   a->special = true;
   CLI::App* command = data.add_subcommand(
       "decode", "Decode token ids: reads one JSON array per line, writes one JSON string per line");
+  const AddOption add(*command);
   add_tokenizer_option(*command, *a);
-  command->add_flag("--special,!--no-special", a->special,
-                    "Write special tokens (the default) or omit them");
+  add("--special,!--no-special", a->special, "Write special tokens (the default) or omit them");
   command->footer(
       "Invalid UTF-8, for example when the ids end inside a character, becomes U+FFFD.\n"
       "Example:\n  echo '[15496,995]' | kintsugi data decode --tokenizer gpt2/");

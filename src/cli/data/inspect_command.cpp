@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/table.h"
 #include "core/units.h"
@@ -215,10 +214,10 @@ void add_data_inspect(CLI::App& data) {
   };
   const auto options = std::make_shared<Options>();
   CLI::App* app = data.add_subcommand("inspect", "Print statistics of a token store");
-  app->add_option("store", options->store, "prefix, directory, 'pattern' or text file")->required();
-  app->add_option("--tokenizer", options->tokenizer,
-                  "decode the start of some documents with this tokenizer");
-  app->add_flag("--json", options->json, "print JSON");
+  const AddOption add(*app);
+  add("store", options->store, "prefix, directory, 'pattern' or text file", kRequired);
+  add("--tokenizer", options->tokenizer, "decode the start of some documents with this tokenizer");
+  add("--json", options->json, "print JSON");
   app->footer("Example:\n  kintsugi data inspect tokens/fi --tokenizer tokenizer.json");
   app->callback([options] {
     const Inspection store = inspect(options->store, options->tokenizer);

@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -95,48 +94,39 @@ void run_prepare_chat(PrepareCommand& command) {
 }  // namespace
 
 void add_data_prepare_chat(CLI::App& data) {
-  CLI::App* app = data.add_subcommand(
-      "prepare-chat",
-      "Convert JSONL of conversations, prompts, preferences or labelled texts into a token store "
-      "for fine-tuning");
+  CLI::App* app = data.add_subcommand("prepare-chat",
+                                      "Convert JSONL of conversations, prompts, preferences or "
+                                      "labelled texts into a token store for fine-tuning");
+  const AddOption add(*app);
   const auto command = std::make_shared<PrepareCommand>();
   PrepareOptions& options = command->options;
-  app->add_option("--input", command->inputs, "JSONL files or 'patterns' (plain, gzip, zstd)")
-      ->required();
-  app->add_option(
-         "--tokenizer", command->tokenizer,
-         "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
-         ".tiktoken")
-      ->required();
-  app->add_option("--output", options.output, "PREFIX of PREFIX.bin, PREFIX.idx, PREFIX.json, …")
-      ->required();
-  app->add_option("--kind", command->kind,
-                  "chat, prompt, preference or classification (default: by the keys of the first "
-                  "line)");
-  app->add_option("--template", command->chat_template,
-                  "chat format, like chatml or llama3 (default: the one of the tokenizer); prompts "
-                  "that are strings become messages too");
-  app->add_option("--loss", command->loss,
-                  "which tokens are trained: assistant (all answers), completion (the last "
-                  "answer), all")
-      ->capture_default_str();
-  app->add_option("--max-length", options.max_length,
-                  "most tokens of an example; of a preference pair, of both answers with their "
-                  "prompts. 0: any")
-      ->capture_default_str()
-      ->transform(whole_number(between(0, 1 << 24)));
-  app->add_option("--too-long", command->too_long,
-                  "what to do with a longer example: drop, keep_start, keep_end, error")
-      ->capture_default_str();
-  app->add_option("--labels", options.labels,
-                  "classes in the order of their ids (default: those in the data, sorted)")
+  add("--input", command->inputs, "JSONL files or 'patterns' (plain, gzip, zstd)", kRequired);
+  add("--tokenizer", command->tokenizer,
+      "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
+      ".tiktoken",
+      kRequired);
+  add("--output", options.output, "PREFIX of PREFIX.bin, PREFIX.idx, PREFIX.json, …", kRequired);
+  add("--kind", command->kind,
+      "chat, prompt, preference or classification (default: by the keys of the first line)");
+  add("--template", command->chat_template,
+      "chat format, like chatml or llama3 (default: the one of the tokenizer); prompts that are "
+      "strings become messages too");
+  add("--loss", command->loss,
+      "which tokens are trained: assistant (all answers), completion (the last answer), all",
+      kShowDefault);
+  add("--max-length", options.max_length,
+      "most tokens of an example; of a preference pair, of both answers with their prompts. 0: any",
+      whole_number(between(0, 1 << 24)), kShowDefault);
+  add("--too-long", command->too_long,
+      "what to do with a longer example: drop, keep_start, keep_end, error", kShowDefault);
+  add("--labels", options.labels,
+      "classes in the order of their ids (default: those in the data, sorted)")
       ->delimiter(',');
-  app->add_flag("--skip-bad", options.skip_bad,
-                "skip and count bad lines instead of stopping at the first one");
-  app->add_option("--threads", options.threads, "0: one per core")
-      ->capture_default_str()
-      ->transform(whole_number(between(0, 4096)));
-  app->add_flag("--overwrite", options.overwrite, "replace a store of this name");
+  add("--skip-bad", options.skip_bad,
+      "skip and count bad lines instead of stopping at the first one");
+  add("--threads", options.threads, "0: one per core", whole_number(between(0, 4096)),
+      kShowDefault);
+  add("--overwrite", options.overwrite, "replace a store of this name");
   app->footer(
       "Each line is an object with messages; prompt and completion; instruction, input and output; "
       "prompt, chosen and rejected; or text and label.\n"

@@ -1,10 +1,9 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <memory>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -111,46 +110,38 @@ void add_data_tokenize(CLI::App& data) {
   CLI::App* app = data.add_subcommand(
       "tokenize",
       "Tokenize text or JSONL (plain, gzip, zstd) into a token store (Megatron .bin, .idx)");
+  const AddOption add(*app);
   const auto command = std::make_shared<TokenizeCommand>();
   TokenizeOptions& options = command->options;
-  app->add_option(
-         "--input", command->inputs,
-         "files or 'patterns'; .jsonl, .ndjson and .json files have one document per line, any "
-         "other file is one document")
-      ->required();
-  app->add_option(
-         "--tokenizer", command->tokenizer,
-         "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
-         ".tiktoken")
-      ->required();
-  app->add_option("--output", command->output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
-      ->required();
-  app->add_option("--text-key", options.format.text_key, "JSONL key of the text")
-      ->capture_default_str();
-  app->add_option(
-      "--prompt-key", options.format.prompt_key,
+  add("--input", command->inputs,
+      "files or 'patterns'; .jsonl, .ndjson and .json files have one document per line, any other "
+      "file is one document",
+      kRequired);
+  add("--tokenizer", command->tokenizer,
+      "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
+      ".tiktoken",
+      kRequired);
+  add("--output", command->output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json", kRequired);
+  add("--text-key", options.format.text_key, "JSONL key of the text", kShowDefault);
+  add("--prompt-key", options.format.prompt_key,
       "JSONL key of a prompt that precedes the text and has no loss; writes PREFIX.mask");
   CLI::Option* none =
-      app->add_flag("--no-eod", command->no_end_of_document, "append no end-of-document token");
-  app->add_option("--eod", command->end_of_document,
-                  "token or id appended to each document instead of the tokenizer's own")
+      add("--no-eod", command->no_end_of_document, "append no end-of-document token");
+  add("--eod", command->end_of_document,
+      "token or id appended to each document instead of the tokenizer's own")
       ->excludes(none);
-  app->add_flag("--skip-invalid", options.skip_invalid,
-                "skip and count malformed JSONL lines instead of stopping");
-  app->add_option("--threads", options.threads, "0: one per core")
-      ->capture_default_str()
-      ->transform(whole_number(between(0, 4096)));
-  app->add_option("--shard-size", command->shard_size,
-                  "write shards PREFIX-00000, PREFIX-00001, … of about this size, like 10GiB")
-      ->type_name("SIZE")
-      ->transform(byte_count(at_least(1)));
-  app->add_option("--save-every", command->save_every,
-                  "save the progress this often; a crash loses at most this much work")
-      ->type_name("TIME")
-      ->transform(duration(at_least(0)))
-      ->capture_default_str();
-  app->add_flag("--overwrite", options.overwrite,
-                "start over: replace a store or unfinished job of this name");
+  add("--skip-invalid", options.skip_invalid,
+      "skip and count malformed JSONL lines instead of stopping");
+  add("--threads", options.threads, "0: one per core", whole_number(between(0, 4096)),
+      kShowDefault);
+  add("--shard-size", command->shard_size,
+      "write shards PREFIX-00000, PREFIX-00001, … of about this size, like 10GiB", TypeName{"SIZE"},
+      byte_count(at_least(1)));
+  add("--save-every", command->save_every,
+      "save the progress this often; a crash loses at most this much work", TypeName{"TIME"},
+      duration(at_least(0)), kShowDefault);
+  add("--overwrite", options.overwrite,
+      "start over: replace a store or unfinished job of this name");
   app->footer(
       "Example:\n"
       "  kintsugi data tokenize --input 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --output "

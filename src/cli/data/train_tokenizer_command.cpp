@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -9,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -68,16 +67,6 @@ class OutputDirectory {
   bool made_ = false;
 };
 
-CorpusPreTokens count(const TrainTokenizerArguments& arguments,
-                      const std::vector<std::filesystem::path>& files, Progress& progress) {
-  return count_corpus_pre_tokens(files,
-                                 {.pre_tokenizer = arguments.pre_tokenizer,
-                                  .format = {.text_key = arguments.text_key, .prompt_key = ""},
-                                  .threads = arguments.threads,
-                                  .sample_bytes = parse_bytes(arguments.sample_bytes),
-                                  .progress = progress.callback()});
-}
-
 BpeTrainerOptions trainer_options(const TrainTokenizerArguments& arguments) {
   BpeTrainerOptions options{.vocab_size = parse_count(arguments.vocab),
                             .min_frequency = arguments.min_frequency,
@@ -97,7 +86,12 @@ void train_tokenizer(const TrainTokenizerArguments& arguments) {
   const std::vector<std::filesystem::path> files = expand_inputs(arguments.inputs);
   const OutputDirectory output(arguments.output, {arguments.overwrite, files});
   std::optional<Progress> progress(std::in_place, "count", 0, "bytes");
-  const CorpusPreTokens corpus = count(arguments, files, *progress);
+  const CorpusPreTokens corpus =
+      count_corpus_pre_tokens(files, {.pre_tokenizer = arguments.pre_tokenizer,
+                                      .format = {.text_key = arguments.text_key, .prompt_key = ""},
+                                      .threads = arguments.threads,
+                                      .sample_bytes = parse_bytes(arguments.sample_bytes),
+                                      .progress = progress->callback()});
   const std::vector<PreTokenCount> pre_tokens = corpus.counts();
   if (pre_tokens.empty())
     user_error("there is no text in {}{}", files.at(0).string(),
@@ -133,41 +127,25 @@ void add_data_train_tokenizer(CLI::App& data) {
   auto arguments = std::make_shared<TrainTokenizerArguments>();
   CLI::App* command =
       data.add_subcommand("train-tokenizer", "Learn a byte-level BPE vocabulary from text");
-  command
-      ->add_option("--input", arguments->inputs,
-                   "Text or JSONL files and patterns, plain, gzip or zstd")
-      ->required();
-  command
-      ->add_option("--vocab", arguments->vocab,
-                   "Vocabulary size (32k), including the 256 bytes and the special tokens")
-      ->required();
-  command->add_option("--output", arguments->output, "Directory for tokenizer.json")->required();
-  command
-      ->add_option("--pre-tokenizer", arguments->pre_tokenizer,
-                   "How text is split before merging: gpt2, llama3, qwen, bloom, o200k")
-      ->capture_default_str();
-  command->add_option("--special", arguments->special, "Special tokens; they get the first ids")
-      ->capture_default_str();
-  command->add_option("--eos", arguments->eos,
-                      "Special token that ends a document (default: the first one)");
-  command
-      ->add_option("--min-frequency", arguments->min_frequency,
-                   "A pair must occur this often to become a token")
-      ->transform(whole_number(at_least(0)))
-      ->capture_default_str();
-  command->add_option("--text-key", arguments->text_key, "JSONL key of the text")
-      ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: one per core")
-      ->transform(whole_number(between(0, 4096)))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--sample-bytes", arguments->sample_bytes,
-          "Train on about this much text (10GB), from the start of each file in proportion "
-          "to its size; 0: all")
-      ->type_name("SIZE")
-      ->transform(byte_count(at_least(0)))
-      ->capture_default_str();
+  const AddOption add(*command);
+  add("--input", arguments->inputs, "Text or JSONL files and patterns, plain, gzip or zstd",
+      kRequired);
+  add("--vocab", arguments->vocab,
+      "Vocabulary size (32k), including the 256 bytes and the special tokens", kRequired);
+  add("--output", arguments->output, "Directory for tokenizer.json", kRequired);
+  add("--pre-tokenizer", arguments->pre_tokenizer,
+      "How text is split before merging: gpt2, llama3, qwen, bloom, o200k", kShowDefault);
+  add("--special", arguments->special, "Special tokens; they get the first ids", kShowDefault);
+  add("--eos", arguments->eos, "Special token that ends a document (default: the first one)");
+  add("--min-frequency", arguments->min_frequency, "A pair must occur this often to become a token",
+      whole_number(at_least(0)), kShowDefault);
+  add("--text-key", arguments->text_key, "JSONL key of the text", kShowDefault);
+  add("--threads", arguments->threads, "0: one per core", whole_number(between(0, 4096)),
+      kShowDefault);
+  add("--sample-bytes", arguments->sample_bytes,
+      "Train on about this much text (10GB), from the start of each file in proportion to its "
+      "size; 0: all",
+      TypeName{"SIZE"}, byte_count(at_least(0)), kShowDefault);
   add_overwrite_option(*command, arguments->overwrite);
   command->footer(
       "Example:\n  kintsugi data train-tokenizer --input 'corpus/*.jsonl.zst' --vocab 32000 "

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/data/commands.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "train/run_data.h"
@@ -163,23 +162,19 @@ void add_data_where(CLI::App& data) {
   const auto arguments = std::make_shared<WhereArguments>();
   CLI::App* command =
       data.add_subcommand("where", "Show which documents the samples of a training step come from");
-  command->add_option("config", arguments->config, "Configuration of the run")->required();
-  command
-      ->add_option("--step", arguments->step,
-                   "The step, counted from 1 as in metrics.jsonl, over all stages of the run and "
-                   "of the runs that it continues (run.from)")
-      ->transform(whole_number({}));
-  command
-      ->add_option("--sample", arguments->sample,
-                   "Instead of a step: one sample, counted from 0 in its stage")
-      ->transform(whole_number(at_least(0)));
-  command->add_option("--stage", arguments->stage,
-                      "With --sample: name or number of the stage, if there are several");
-  command
-      ->add_option("--set", arguments->overrides, "Override a value: --set run.seed=2 (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  command->add_flag("--json", arguments->json, "Print JSON");
+  const AddOption add(*command);
+  add("config", arguments->config, "Configuration of the run", kRequired);
+  add("--step", arguments->step,
+      "The step, counted from 1 as in metrics.jsonl, over all stages of the run and of the runs "
+      "that it continues (run.from)",
+      whole_number({}));
+  add("--sample", arguments->sample, "Instead of a step: one sample, counted from 0 in its stage",
+      whole_number(at_least(0)));
+  add("--stage", arguments->stage,
+      "With --sample: name or number of the stage, if there are several");
+  add("--set", arguments->overrides, "Override a value: --set run.seed=2 (repeatable)",
+      TypeName{"KEY=VALUE"}, kRepeatable);
+  add("--json", arguments->json, "Print JSON");
   command->footer(
       "Epochs, tokens, documents and offsets count from 0. A sample has one token more than\n"
       "data.sequence_length: the last one is only a target. With data.packing best_fit, this "

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "cli/eval/commands.h"
+#include "cli/commands.h"
+#include "cli/options.h"
 #include "core/table.h"
 #include "eval/score_rules.h"
 
@@ -44,15 +44,13 @@ void add_eval_aggregate(CLI::App& eval) {
   const auto a = std::make_shared<AggregateArguments>();
   CLI::App* command = eval.add_subcommand(
       "aggregate", "Compute the published scores of a model from result files of lm-eval");
-  command
-      ->add_option("results", a->files,
-                   "Result files, or directories with *.json, such as that of eval --output")
-      ->required();
-  command->add_option("--rule", a->rule, "What is averaged: poro")->required();
-  command->add_option("--only", a->only, "Some of the rule's scores: finnish,english,code")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command->add_flag("--json", a->json, "Print JSON, not rounded");
+  const AddOption add(*command);
+  add("results", a->files,
+      "Result files, or directories with *.json, such as that of eval --output", kRequired);
+  add("--rule", a->rule, "What is averaged: poro", kRequired);
+  add("--only", a->only, "Some of the rule's scores: finnish,english,code", kRepeatable)
+      ->delimiter(',');
+  add("--json", a->json, "Print JSON, not rounded");
   command->footer(
       "Rule poro, in percent:\n"
       "  finnish  FIN-bench, 3-shot: mean of 11 groups, without HHH alignment\n"

@@ -1,49 +1,214 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/backends.h"
 #include "cli/commands.h"
-#include "cli/eval/commands.h"
-#include "cli/eval/task_run.h"
+#include "cli/engine.h"
 #include "cli/options.h"
-#include "cli/token_input.h"
-#include "comm/local_communicator.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/progress.h"
+#include "core/table.h"
+#include "core/units.h"
+#include "data/stores/store_info.h"
+#include "eval/run/results.h"
+#include "model/config.h"
 #include "serve/generation.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
 
-struct EvalArguments : TaskRunArguments {
+namespace fs = std::filesystem;
+
+struct EvalArguments {
+  std::vector<std::string> checkpoints, tasks, include_paths, stores;
   std::string text, token_ids;
-  bool log_probabilities = false;
+  std::optional<std::int64_t> shots;
+  std::optional<double> limit;
+  std::uint64_t fewshot_seed = 1234;
+  std::int64_t bootstrap = 100'000;
+  std::string output;
+  bool samples = true, json = false, log_probabilities = false;
+  EngineArguments engine;
+};
+
+// A task that scores a token store as it is.
+EvalTask store_task(const std::string& prefix) {
+  EvalTask task;
+  task.name = "store_" + fs::path(prefix).filename().string();
+  task.output_type = OutputType::LoglikelihoodRolling;
+  task.split = task.fewshot_split = task.test_split = "test";
+  task.data_files["test"] = {prefix};
+  for (const char* metric : {"word_perplexity", "byte_perplexity", "bits_per_byte"})
+    task.metrics.push_back({metric, false});
+  task.config = {{"task", task.name},
+                 {"output_type", "loglikelihood_rolling"},
+                 {"dataset_kwargs", {{"data_files", {{"test", prefix}}}}}};
+  return task;
+}
+
+TaskSet tasks_of(const EvalArguments& a) {
+  TaskSet set;
+  if (!a.tasks.empty()) set = find_tasks(a.tasks, {a.include_paths.begin(), a.include_paths.end()});
+  for (const std::string& store : a.stores) {
+    if (!is_token_store(store))
+      user_error("{} is not a token store: there is no {}.idx", store, store);
+    set.tasks.push_back(store_task(store));
+  }
+  return set;
+}
+
+// Tokens of another tokenizer would be scored as other text.
+void check_stores(const TaskEvaluation& evaluation, const Tokenizer& tokenizer) {
+  for (const PreparedTask& prepared : evaluation.tasks())
+    for (const auto& [split, files] : prepared.task.data_files)
+      for (const std::string& file : files) {
+        const std::string path = data_path(prepared.task, file);
+        if (path == "-" || !is_token_store(path)) continue;
+        const std::optional<StoreInfo> info = read_store_info(path);
+        if (info && !info->tokenizer.empty() && info->tokenizer != tokenizer.fingerprint())
+          user_error(
+              "{} has tokens of another tokenizer ({}) than the model ({}): tokenize the text "
+              "again with the model's tokenizer",
+              path, info->tokenizer_description, tokenizer.description());
+      }
+}
+
+// kintsugi eval --tasks and --store.
+class TaskRun {
+ public:
+  TaskRun(EvalArguments arguments, Job& job) : a_(std::move(arguments)), job_(job) {}
+
+  void run() {
+    prepare();
+    for (const ModelFiles& files : models_) evaluate(files);
+    if (job_.world().rank() == 0) print();
+  }
+
+ private:
+  void print() const {
+    if (a_.json)
+      fmt::print("{}", json_lines(json_.size() == 1 ? json_[0] : EvalDocument(json_)));
+    else
+      fmt::print("{}", printable(results_table(*evaluation_, results_, a_.checkpoints)));
+    std::fflush(stdout);
+  }
+
+  // Everything that can be wrong is found before a model is loaded.
+  void prepare() {
+    TaskSet tasks;
+    job_.together([&] {
+      if (!a_.engine.adapter.empty() && a_.checkpoints.size() > 1)
+        user_error("--adapter needs one --checkpoint; adapters are also given as --checkpoint");
+      for (std::string& checkpoint : a_.checkpoints) {
+        models_.push_back(find_model(checkpoint, a_.engine.adapter));
+        checkpoint = models_.back().name().string();
+      }
+      tasks = tasks_of(a_);
+      if (!a_.output.empty() && job_.world().rank() == 0) check_output();
+    });
+    evaluation_.emplace(
+        std::move(tasks),
+        EvaluationOptions{.shots = a_.shots, .limit = a_.limit, .fewshot_seed = a_.fewshot_seed},
+        [&](const std::string& path) { return shared_text(path); });
+  }
+
+  // Rank 0 reads the file.
+  std::string shared_text(const std::string& path) {
+    std::string text;
+    job_.together([&] {
+      if (job_.world().rank() == 0) text = read_whole_text(path);
+    });
+    return job_.broadcast_text(text);
+  }
+
+  void check_output() {
+    for (const std::string& checkpoint : a_.checkpoints) {
+      const fs::path own = fs::path(a_.output) / name_for_files(checkpoint);
+      std::error_code error;
+      fs::create_directories(own, error);
+      if (error) user_error("--output {}: {}", own.string(), error.message());
+      if (access(own.c_str(), W_OK) != 0)
+        user_error("--output {}: the directory cannot be written", own.string());
+    }
+  }
+
+  void evaluate(const ModelFiles& files) {
+    ResultSource source{.model = files.name().string(), .options = options_json(files)};
+    source.start_s = unix_time_s();
+    with_model(job_, a_.engine, files, [&](ScoringModel& model, Tokenizer& tokenizer) {
+      check_stores(*evaluation_, tokenizer);
+      std::optional<Progress> progress;
+      if (job_.world().rank() == 0) progress.emplace("evaluate", 0, "requests");
+      const std::vector<TaskAnswers> answers =
+          evaluation_->ask(model, [&](std::size_t done, std::size_t all) {
+            if (progress)
+              progress->set(static_cast<std::int64_t>(std::min(done, all)),
+                            static_cast<std::int64_t>(all));
+          });
+      if (job_.world().rank() != 0) return;
+      progress.reset();
+      results_.push_back(
+          score_evaluation(*evaluation_, answers, {.bootstrap_samples = a_.bootstrap}));
+      source.duration_s = unix_time_s() - source.start_s;
+      if (a_.json) json_.push_back(results_json(*evaluation_, results_.back(), source));
+      if (!a_.output.empty()) write(source, answers);
+    });
+  }
+
+  void write(const ResultSource& source, const std::vector<TaskAnswers>& answers) {
+    try {
+      const fs::path path = write_results(a_.output, *evaluation_, results_.back(), source,
+                                          a_.samples ? &answers : nullptr);
+      log_note("results in {}", path.string());
+    } catch (const std::exception&) {
+      a_.checkpoints.resize(results_.size());
+      print();  // what was computed is not lost
+      throw;
+    }
+  }
+
+  EvalDocument options_json(const ModelFiles& files) const {
+    EvalDocument model = {{"pretrained", files.model.string()}, {"dtype", a_.engine.precision}};
+    if (!files.adapter.empty()) model["peft"] = files.adapter.string();
+    const std::int64_t sequences = a_.engine.engine.max_sequences;
+    return {{"model", "kintsugi"},
+            {"model_args", model},
+            {"batch_size", sequences == 0 ? EvalDocument("auto") : EvalDocument(sequences)},
+            {"device", "auto"},
+            {"limit", Cell(a_.limit).value},
+            {"bootstrap_iters", a_.bootstrap},
+            {"fewshot_seed", a_.fewshot_seed}};
+  }
+
+  EvalArguments a_;
+  Job& job_;
+  std::vector<ModelFiles> models_;  // by checkpoint
+  std::optional<TaskEvaluation> evaluation_;
+  std::vector<EvaluationResults> results_;  // by checkpoint
+  std::vector<EvalDocument> json_;
 };
 
 // The log-probability of each token after the first.
 std::vector<double> score_tokens(const EvalArguments& a, const ModelFiles& files,
                                  const std::vector<std::int32_t>& tokens) {
-  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
-  LocalCommunicator alone("tensor", backend.get());
-  std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
-  InferenceEngine engine(*backend, alone, files.model,
-                         {.precision = parse_precision(a.engine.precision),
-                          .max_length = static_cast<std::int64_t>(tokens.size()),
-                          .max_sequences = 1,
-                          .adapter = files.adapter,
-                          .unused = unused_weights_of(a.engine),
-                          .loading = loading->callback()});
-  loading.reset();
   std::vector<double> values;
-  const GenerationResult result =
-      generate_text(engine, nullptr, {.prompt = tokens, .max_tokens = 0, .score_from = 1},
-                    [](std::string_view) { return true; });
-  for (const SampledToken& token : result.scores) values.push_back(token.logprob.value());
+  with_engine_alone(a.engine, files, std::ssize(tokens), [&](InferenceEngine& engine) {
+    const GenerationResult result =
+        generate_text(engine, nullptr, {.prompt = tokens, .max_tokens = 0, .score_from = 1},
+                      [](std::string_view) { return true; });
+    for (const SampledToken& token : result.scores) values.push_back(token.logprob.value());
+  });
   return values;
 }
 
@@ -85,59 +250,51 @@ void score_text(const EvalArguments& a) {
 void run_eval(const EvalArguments& a) {
   if (a.checkpoints.empty())
     user_error("--checkpoint is required; kintsugi eval --help has examples");
-  const bool text = !a.text.empty() || !a.token_ids.empty();
-  if (text) return score_text(a);
+  if (!a.text.empty() || !a.token_ids.empty()) return score_text(a);
   if (a.tasks.empty() && a.stores.empty())
     user_error("give --tasks, a --store, a --text or --token-ids");
-  run_tasks(a);
+  Job job;
+  job.run([&] { TaskRun(a, job).run(); });
 }
 
 void add_text_options(CLI::App& command, EvalArguments& a, CLI::Option* tasks) {
-  CLI::Option* text = command.add_option("--text", a.text, "Score this text");
-  CLI::Option* ids = command.add_option("--token-ids", a.token_ids,
-                                        "Score these token ids, separated by spaces or commas");
+  const AddOption add(command);
+  CLI::Option* text = add("--text", a.text, "Score this text");
+  CLI::Option* ids =
+      add("--token-ids", a.token_ids, "Score these token ids, separated by spaces or commas");
   text->excludes(ids)->excludes(tasks);
   ids->excludes(tasks);
-  command.add_flag("--logprobs", a.log_probabilities,
-                   "With --text or --token-ids: print a JSON array, the log-probability of each "
-                   "token after the first");
+  add("--logprobs", a.log_probabilities,
+      "With --text or --token-ids: print a JSON array, the log-probability of each token after the "
+      "first");
 }
 
 CLI::Option* add_task_options(CLI::App& command, EvalArguments& a) {
-  CLI::Option* tasks =
-      command
-          .add_option("--tasks", a.tasks,
-                      "Task files, directories of them, or names of tasks, groups and tags, "
-                      "separated by commas")
-          ->delimiter(',')
-          ->allow_extra_args(false);
-  command
-      .add_option("--include-path", a.include_paths,
-                  "A directory in which names are searched; may be given several times")
-      ->allow_extra_args(false);
-  command
-      .add_option("--store", a.stores,
-                  "A token store whose documents are scored as a whole; may be given several times")
-      ->allow_extra_args(false);
-  command.add_option("--num-fewshot", a.shots, "Examples in each prompt, instead of the tasks'")
-      ->transform(whole_number(between(0, 1 << 20)));
-  command.add_option("--fewshot-seed", a.fewshot_seed, "Seed of the examples that are drawn")
-      ->transform(seed_number())
-      ->capture_default_str();
-  command
-      .add_option("--limit", a.limit,
-                  "Documents of each task: a number, or below 1 a fraction of them")
-      ->transform(real_number(above(0)));
-  command
-      .add_option("--bootstrap", a.bootstrap,
-                  "Samples for the standard error of perplexity, f1 and mcc (bleu and chrf: at "
-                  "most 100); 0: none")
-      ->transform(whole_number(between(0, 1 << 30)))
-      ->capture_default_str();
-  command.add_option("--output", a.output,
-                     "Write the results, and what was asked and answered, to this directory");
-  command.add_flag("!--no-samples", a.samples, "Do not write what was asked and answered");
-  command.add_flag("--json", a.json, "Print JSON instead of a table");
+  const AddOption add(command);
+  CLI::Option* tasks = add("--tasks", a.tasks,
+                           "Task files, directories of them, or names of tasks, groups and tags, "
+                           "separated by commas",
+                           kRepeatable)
+                           ->delimiter(',');
+  add("--include-path", a.include_paths,
+      "A directory in which names are searched; may be given several times", kRepeatable);
+  add("--store", a.stores,
+      "A token store whose documents are scored as a whole; may be given several times",
+      kRepeatable);
+  add("--num-fewshot", a.shots, "Examples in each prompt, instead of the tasks'",
+      whole_number(between(0, 1 << 20)));
+  add("--fewshot-seed", a.fewshot_seed, "Seed of the examples that are drawn", seed_number(),
+      kShowDefault);
+  add("--limit", a.limit, "Documents of each task: a number, or below 1 a fraction of them",
+      real_number(above(0)));
+  add("--bootstrap", a.bootstrap,
+      "Samples for the standard error of perplexity, f1 and mcc (bleu and chrf: at most 100); 0: "
+      "none",
+      whole_number(between(0, 1 << 30)), kShowDefault);
+  add("--output", a.output,
+      "Write the results, and what was asked and answered, to this directory");
+  add("!--no-samples", a.samples, "Do not write what was asked and answered");
+  add("--json", a.json, "Print JSON instead of a table");
   return tasks;
 }
 
@@ -147,11 +304,11 @@ void add_eval_command(CLI::App& app) {
   auto a = std::make_shared<EvalArguments>();
   CLI::App* command = app.add_subcommand(
       "eval", "Evaluate a trained model in tasks, or score a text; score translations");
-  command
-      ->add_option("--checkpoint", a->checkpoints,
-                   "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                   "directory of a supported family; may be given several times, to compare")
-      ->allow_extra_args(false);
+  const AddOption add(*command);
+  add("--checkpoint", a->checkpoints,
+      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model directory of "
+      "a supported family; may be given several times, to compare",
+      kRepeatable);
   add_text_options(*command, *a, add_task_options(*command, *a));
   add_eval_engine_options(*command, a->engine);
   command->footer(

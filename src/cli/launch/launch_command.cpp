@@ -1,29 +1,180 @@
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
 #include "cli/launch/prepare.h"
-#include "cli/launch/submit.h"
 #include "cli/launch/watch.h"
 #include "cli/options.h"
 #include "core/error.h"
+#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/new_file.h"
 #include "core/output_file.h"
 #include "core/units.h"
-#include "launch/deputy.h"
+#include "launch/child_session.h"
+#include "launch/matrix.h"
+#include "launch/slurm.h"
 #include "launch/supervisor.h"
 #include "report/runs/run_status.h"
+#include "train/config/config_file.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
+
+namespace fs = std::filesystem;
+
+// Files that are removed, or get their old content back, unless keep() is called.
+class NewFiles {
+ public:
+  NewFiles() = default;
+  ~NewFiles() {
+    std::error_code ignored;
+    for (auto& [path, before] : files_) {
+      try {
+        before ? write_private_file(path, before->text) : void(fs::remove(path, ignored));
+        if (before) fs::permissions(path, before->permissions, ignored);
+      } catch (const std::exception& error) {
+        log_message(LogLevel::Error, error.what());
+      }
+    }
+    for (auto one = folders_.rbegin(); one != folders_.rend(); ++one) fs::remove(*one, ignored);
+  }
+  NewFiles(const NewFiles&) = delete;
+  NewFiles& operator=(const NewFiles&) = delete;
+
+  void create_folders(const fs::path& folder) {
+    std::vector<fs::path> missing;
+    std::error_code error;
+    for (fs::path one = folder; !one.empty() && !fs::exists(one, error); one = one.parent_path())
+      missing.push_back(one);
+    for (auto one = missing.rbegin(); one != missing.rend(); ++one) {
+      if (!fs::create_directory(*one, error) && error)
+        failure("cannot create {}: {}", one->string(), error.message());
+      folders_.push_back(*one);
+    }
+  }
+  void write(const fs::path& path, const std::string& text) {
+    remember(path);
+    write_file_atomically(path, text);
+  }
+  void write(const fs::path& path, const RunConfig& config) {
+    remember(path);
+    write_config_file(path, config);
+  }
+  void keep() {
+    files_.clear();
+    folders_.clear();
+  }
+
+ private:
+  struct OldFile {
+    std::string text;
+    fs::perms permissions;
+  };
+  void remember(const fs::path& path) {
+    std::optional<OldFile> before;
+    if (fs::exists(path)) before = {read_text_file(path), fs::status(path).permissions()};
+    files_.emplace_back(path, std::move(before));
+  }
+
+  std::vector<std::pair<fs::path, std::optional<OldFile>>> files_;
+  std::vector<fs::path> folders_;
+};
+
+void write_job(PreparedRun& run, NewFiles& files) {
+  const fs::path folder = run.job.directory();
+  files.create_folders(folder);
+  if (fs::exists(job_file(run.job.run_dir))) {
+    try {
+      run.job.job_ids = load_job(run.job.run_dir).job_ids;
+    } catch (const UserError& error) {
+      log_warning("{}; it is replaced", error.what());
+    }
+  }
+  run.job.submitted_s = static_cast<std::int64_t>(unix_time_s());
+  files.write(run.job.config, run.config);
+  files.write(folder / "job.sh", run.script);
+  files.write(job_file(run.job.run_dir), to_json(run.job));
+  std::error_code ignored;
+  fs::permissions(folder / "job.sh", fs::perms::owner_exec | fs::perms::group_exec,
+                  fs::perm_options::add, ignored);
+}
+
+// A new job must not obey the end of the last one.
+void clear_ends(const fs::path& run_dir) {
+  std::error_code error;
+  fs::remove(run_dir / "launch" / "exit_code", error);
+  if (fs::remove(run_dir / "stop", error))
+    log_note("removed {}, which asked an earlier job to stop", (run_dir / "stop").string());
+}
+
+// Writes RUN_DIR/launch of each run and submits it to Slurm. If one cannot be submitted, those
+// before it are cancelled, and all files are as before.
+void submit_runs(std::vector<PreparedRun>& runs) {
+  require_slurm();
+  const std::vector<SlurmPartition> partitions = slurm_partitions();
+  for (const PreparedRun& run : runs)
+    check_partition(partitions, run.partition, run.allocated_nodes, run.job_s);
+  std::vector<std::unique_ptr<NewFiles>> files;
+  std::vector<std::string> submitted;
+  try {
+    for (PreparedRun& run : runs) write_job(run, *files.emplace_back(std::make_unique<NewFiles>()));
+    for (PreparedRun& run : runs) {
+      clear_ends(run.job.run_dir);
+      submitted.push_back(submit_job(run.job.directory() / "job.sh"));
+      run.job.job_ids.push_back(submitted.back());
+      save_job(run.job);
+    }
+  } catch (const std::exception&) {
+    while (!files.empty()) files.pop_back();  // the last first: it is inside of folders of others
+    kill_jobs(submitted);
+    throw;
+  }
+  for (const auto& one : files) one->keep();
+  for (PreparedRun& run : runs) run.lock.reset();  // for its supervisor, which waits for it
+  for (const PreparedRun& run : runs)
+    fmt::print("submitted job {}: {}\n", run.job.job_ids.back(), run.job.run_dir);
+  fmt::print("follow it: kintsugi launch --follow {}\n", runs.front().job.run_dir);
+}
+
+// Runs them here, one after the other. Returns the exit code of the command.
+int run_locally(std::vector<PreparedRun>& runs) {
+  int worst = exit_code::kFinished;
+  for (PreparedRun& run : runs) {
+    NewFiles files;
+    write_job(run, files);
+    clear_ends(run.job.run_dir);
+    files.keep();
+    if (!run.cell.empty()) log_note("cell {} in {}", run.cell, run.job.run_dir);
+    run.lock->pass_on();
+    const int code = run_script(run.job.directory() / "job.sh");
+    run.lock.reset();
+    if (code != exit_code::kFinished) worst = runs.size() == 1 ? code : exit_code::kFailure;
+    if (code == exit_code::kStopped) return code;  // the user stops all of them
+    if (code != exit_code::kFinished && !run.cell.empty())
+      log_warning("cell {} ended with exit code {}", run.cell, code);
+  }
+  return worst;
+}
+
+// Prints what would be submitted.
+void print_runs(const std::vector<PreparedRun>& runs) {
+  for (const PreparedRun& run : runs)
+    fmt::print(
+        "{}{}\n# The supervisor starts the ranks with:\n#   {}\n",
+        &run == &runs.front() ? "" : "\n", run.script,
+        fmt::join(rank_command(run.job, {.nodes = run.job.nodes}, {"train", run.job.config}), " "));
+}
 
 struct LaunchArguments {
   LaunchRequest request = {};
@@ -35,14 +186,10 @@ struct LaunchArguments {
   bool overwrite = false;
 };
 
-// The task is the first option of this list that was given, or else a launch. Other options than
-// those it takes are refused.
-struct LaunchTask {
-  std::string selected_by;
-  std::vector<std::string> takes;
-};
-const std::vector<LaunchTask>& launch_tasks() {
-  static const std::vector<LaunchTask> all = {
+// The task is the first option of a list that was given, or else a launch. Other options than those
+// it takes are refused.
+void refuse_idle_options(const CLI::App& command) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> tasks = {
       {"--status", {}},
       {"--cancel", {"--now"}},
       {"--follow", {}},
@@ -50,32 +197,22 @@ const std::vector<LaunchTask>& launch_tasks() {
       {"--supervise", {}},
       {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
-      {"--local", {"config", "--ranks", "--set", "--name", "--max-jobs", "--print"}},
-  };
-  return all;
-}
-const std::vector<std::string>& not_for_slurm() {
-  static const std::vector<std::string> all = {"--ranks", "--now", "--csv", "--markdown",
-                                               "--overwrite"};
-  return all;
-}
-
-void refuse_idle_options(const CLI::App& command) {
+      {"--local", {"config", "--ranks", "--set", "--name", "--max-jobs", "--print"}}};
   std::vector<std::string> given;
   for (const CLI::Option* option : command.get_options())
     if (option->count() > 0) given.push_back(option->get_name());
   const auto has = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  for (const LaunchTask& task : launch_tasks()) {
-    if (!has(given, task.selected_by)) continue;
+  for (const auto& [task, takes] : tasks) {
+    if (!has(given, task)) continue;
     for (const std::string& name : given)
-      if (name != task.selected_by && !has(task.takes, name))
-        user_error("{} has no effect with {}: remove one of them", name, task.selected_by);
+      if (name != task && !has(takes, name))
+        user_error("{} has no effect with {}: remove one of them", name, task);
     return;
   }
   for (const std::string& name : given)
-    if (has(not_for_slurm(), name))
+    if (has({"--ranks", "--now", "--csv", "--markdown", "--overwrite"}, name))
       user_error("{} has no effect here: see kintsugi launch --help", name);
 }
 
@@ -114,9 +251,13 @@ void note_unknown_gpus(const LaunchRequest& request, const std::vector<PreparedR
   if (const Machine machine = load_machine(request.machine);
       machine.gpu.vendor == GpuVendor::Unknown)
     log_note(
-        "{} does not say whose GPUs {} has (gpu.vendor: nvidia, amd or none): it was not "
-        "checked whether this program can use them",
+        "{} does not say whose GPUs {} has (gpu.vendor: nvidia, amd or none): it was not checked "
+        "whether this program can use them",
         request.machine, machine.name);
+}
+
+void end_with(int exit_code) {
+  if (exit_code != 0) throw CLI::RuntimeError(exit_code);
 }
 
 void launch(LaunchArguments& arguments) {
@@ -125,8 +266,7 @@ void launch(LaunchArguments& arguments) {
     user_error("give a configuration, or one of --status, --follow, --cancel and --collect");
   if (!arguments.time.empty()) request.options.time_s = parse_duration_s(arguments.time);
   if (!arguments.signal.empty()) request.options.signal_s = parse_duration_s(arguments.signal);
-  const char* const account = std::getenv("SBATCH_ACCOUNT");
-  if (request.options.account.empty() && account != nullptr) request.options.account = account;
+  request.options.account = or_variable(request.options.account, "SBATCH_ACCOUNT");
   if (!request.options.container.empty())
     request.options.container = std::filesystem::absolute(request.options.container).string();
   PreparedRuns runs = prepare_runs(request);
@@ -134,7 +274,7 @@ void launch(LaunchArguments& arguments) {
     request.print ? print_runs(runs.list) : submit_runs(runs.list);
     return note_unknown_gpus(request, runs.list);
   }
-  if (const int code = run_locally(runs.list); code != 0) throw CLI::RuntimeError(code);
+  end_with(run_locally(runs.list));
 }
 
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {
@@ -144,112 +284,79 @@ void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   if (!arguments.follow.empty()) return follow_run(arguments.follow);
   if (!arguments.collect.empty()) return collect(arguments);
   if (arguments.show_topology) return print_topology(arguments.request);
-  if (!arguments.deputy.empty()) {
-    if (const int code = run_deputy(arguments.deputy); code != 0) throw CLI::RuntimeError(code);
-    return;
-  }
+  if (!arguments.deputy.empty()) return end_with(run_deputy(arguments.deputy));
   if (arguments.supervise.empty()) return launch(arguments);
-  if (const int code = Supervisor(load_job(arguments.supervise)).run(); code != 0)
-    throw CLI::RuntimeError(code);
+  end_with(Supervisor(load_job(arguments.supervise)).run());
 }
 
 void add_slurm_options(CLI::App& command, LaunchArguments& arguments) {
+  const AddOption add(command);
   LaunchRequest& request = arguments.request;
   LaunchOptions& options = request.options;
   const CLI::Validator nodes = whole_number(between(1, 1e7));
-  command.add_option("--machine", request.machine,
-                     "The machine: a name (kintsugi plan machines) or a YAML file");
-  command.add_option("--nodes", options.nodes, "Nodes that train")
-      ->transform(nodes)
-      ->capture_default_str();
-  command
-      .add_option("--spare-nodes", options.spare_nodes,
-                  "Nodes in addition that replace failed ones")
-      ->transform(whole_number(between(0, 1e7)));
-  command
-      .add_option("--min-nodes", options.min_nodes,
-                  "The run may continue on this many nodes (default: on all)")
-      ->transform(nodes);
-  command
-      .add_option("--ranks-per-node", options.ranks_per_node, "Default: one for each GPU of a node")
-      ->transform(nodes);
-  command
-      .add_option("--time", arguments.time,
-                  "How long the run may take: 48h, 30min. More than the machine allows for one job "
-                  "becomes a chain of jobs (default: one job of the longest time)")
-      ->type_name("TIME")
-      ->transform(duration(between(1, 1e9)));
-  command.add_option("--account", options.account, "The project that pays (or SBATCH_ACCOUNT)");
-  command.add_option("--partition", options.partition, "Instead of the machine's partition");
-  command.add_option("--container", options.container,
-                     "Run the ranks in this image (Apptainer, Singularity)");
-  command.add_flag("--requeue", options.requeue,
-                   "Put the job back into the queue at its time limit until the run is finished, "
-                   "instead of a chain");
-  command.add_flag("--no-requeue", options.no_requeue,
-                   "Do not start the job again after the failure of a node");
-  command
-      .add_option("--signal", arguments.signal,
-                  "How long before the end of the job it is told to save (default: the machine's, "
-                  "or longer for large models)")
-      ->type_name("TIME")
-      ->transform(duration(between(1, kLongestSignal_s)));
-  command.add_option("--exclude", options.exclude, "Nodes that must not be used: n7,n[10-12]");
-  command.add_option("--cpu-bind", options.cpu_bind,
-                     "Instead of the machine's binding: none, cores, or mask_cpu: and one mask per "
-                     "rank of a node, which are checked");
-  command.add_option("--topology", request.topology,
-                     "Instead of the machine's topology: a file (text, or lstopo --of xml), or "
-                     "this: of this machine");
+  add("--machine", request.machine, "The machine: a name (kintsugi plan machines) or a YAML file");
+  add("--nodes", options.nodes, "Nodes that train", nodes, kShowDefault);
+  add("--spare-nodes", options.spare_nodes, "Nodes in addition that replace failed ones",
+      whole_number(between(0, 1e7)));
+  add("--min-nodes", options.min_nodes, "The run may continue on this many nodes (default: on all)",
+      nodes);
+  add("--ranks-per-node", options.ranks_per_node, "Default: one for each GPU of a node", nodes);
+  add("--time", arguments.time,
+      "How long the run may take: 48h, 30min. More than the machine allows for one job becomes a "
+      "chain of jobs (default: one job of the longest time)",
+      TypeName{"TIME"}, duration(between(1, 1e9)));
+  add("--account", options.account, "The project that pays (or SBATCH_ACCOUNT)");
+  add("--partition", options.partition, "Instead of the machine's partition");
+  add("--container", options.container, "Run the ranks in this image (Apptainer, Singularity)");
+  add("--requeue", options.requeue,
+      "Put the job back into the queue at its time limit until the run is finished, instead of a "
+      "chain");
+  add("--no-requeue", options.no_requeue, "Do not start the job again after the failure of a node");
+  add("--signal", arguments.signal,
+      "How long before the end of the job it is told to save (default: the machine's, or longer "
+      "for large models)",
+      TypeName{"TIME"}, duration(between(1, kLongestSignal_s)));
+  add("--exclude", options.exclude, "Nodes that must not be used: n7,n[10-12]");
+  add("--cpu-bind", options.cpu_bind,
+      "Instead of the machine's binding: none, cores, or mask_cpu: and one mask per rank of a "
+      "node, which are checked");
+  add("--topology", request.topology,
+      "Instead of the machine's topology: a file (text, or lstopo --of xml), or this: of this "
+      "machine");
 }
 
 void add_task_options(CLI::App& command, LaunchArguments& arguments) {
+  const AddOption add(command);
   LaunchRequest& request = arguments.request;
-  command
-      .add_option("--set", request.overrides,
-                  "Override a value: --set optimizer.lr=3e-4 (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  command.add_option("--name", request.options.name,
-                     "Name of the job (default: that of the run directory)");
-  command.add_flag("--print", request.print,
-                   "Check everything and print the script; write nothing");
-  command.add_flag("--allow-undriven-gpus", request.allow_undriven_gpus,
-                   "Submit also if this program cannot use the GPUs of the machine");
-  command.add_flag("--local", request.local, "Run on this machine instead of Slurm");
-  command.add_option("--ranks", request.ranks, "With --local: number of ranks (mpirun)")
-      ->transform(whole_number(between(1, 4096)))
-      ->capture_default_str();
-  command.add_option("--max-jobs", request.max_jobs, "Refuse a matrix with more cells")
-      ->transform(whole_number(between(1, kMostCells)))
-      ->capture_default_str();
-  command
-      .add_option("--status", arguments.status,
-                  "Show the job and the state of a run, or of all runs of a matrix")
-      ->type_name("RUN_DIR");
-  command.add_option("--follow", arguments.follow, "Print the log of a run until its job ends")
-      ->type_name("RUN_DIR");
-  command
-      .add_option("--cancel", arguments.cancel,
-                  "Ask the job of a run, or all of a matrix, to save and stop")
-      ->type_name("RUN_DIR");
-  command.add_flag("--now", arguments.now, "With --cancel: end it at once, without a save");
-  command.add_option("--collect", arguments.collect, "One table of all runs of a matrix")
-      ->type_name("DIR");
-  command.add_option("--csv", arguments.csv, "With --collect: write the table to this file")
-      ->type_name("FILE");
-  command.add_option("--markdown", arguments.markdown, "The same as a Markdown table")
-      ->type_name("FILE");
+  add("--set", request.overrides, "Override a value: --set optimizer.lr=3e-4 (repeatable)",
+      TypeName{"KEY=VALUE"}, kRepeatable);
+  add("--name", request.options.name, "Name of the job (default: that of the run directory)");
+  add("--print", request.print, "Check everything and print the script; write nothing");
+  add("--allow-undriven-gpus", request.allow_undriven_gpus,
+      "Submit also if this program cannot use the GPUs of the machine");
+  add("--local", request.local, "Run on this machine instead of Slurm");
+  add("--ranks", request.ranks, "With --local: number of ranks (mpirun)",
+      whole_number(between(1, 4096)), kShowDefault);
+  add("--max-jobs", request.max_jobs, "Refuse a matrix with more cells",
+      whole_number(between(1, kMostCells)), kShowDefault);
+  add("--status", arguments.status,
+      "Show the job and the state of a run, or of all runs of a matrix", TypeName{"RUN_DIR"});
+  add("--follow", arguments.follow, "Print the log of a run until its job ends",
+      TypeName{"RUN_DIR"});
+  add("--cancel", arguments.cancel, "Ask the job of a run, or all of a matrix, to save and stop",
+      TypeName{"RUN_DIR"});
+  add("--now", arguments.now, "With --cancel: end it at once, without a save");
+  add("--collect", arguments.collect, "One table of all runs of a matrix", TypeName{"DIR"});
+  add("--csv", arguments.csv, "With --collect: write the table to this file", TypeName{"FILE"});
+  add("--markdown", arguments.markdown, "The same as a Markdown table", TypeName{"FILE"});
   add_overwrite_option(command, arguments.overwrite);
-  command.add_flag("--show-topology", arguments.show_topology,
-                   "Print the NUMA domains, cores and GPUs of this machine, of --machine or of "
-                   "--topology FILE, in the form of machine files");
-  command.add_option("--supervise", arguments.supervise, "Used by job scripts: runs a job")
-      ->type_name("RUN_DIR");
-  command
-      .add_option("--deputy", arguments.deputy,
-                  "Used by the supervisor: requeues the job if the supervisor's node dies")
-      ->type_name("RUN_DIR");
+  add("--show-topology", arguments.show_topology,
+      "Print the NUMA domains, cores and GPUs of this machine, of --machine or of --topology FILE, "
+      "in the form of machine files");
+  add("--supervise", arguments.supervise, "Used by job scripts: runs a job", TypeName{"RUN_DIR"});
+  add("--deputy", arguments.deputy,
+      "Used by the supervisor: requeues the job if the supervisor's node dies",
+      TypeName{"RUN_DIR"});
 }
 
 }  // namespace
@@ -258,15 +365,15 @@ void add_launch_command(CLI::App& app) {
   auto arguments = std::make_shared<LaunchArguments>();
   CLI::App* command = app.add_subcommand(
       "launch", "Submit runs to Slurm, or run them here; watch and collect them");
-  command->add_option("config", arguments->request.config,
-                      "The configuration of the run, with or without matrix: a YAML file");
+  const AddOption add(*command);
+  add("config", arguments->request.config,
+      "The configuration of the run, with or without matrix: a YAML file");
   add_slurm_options(*command, *arguments);
   add_task_options(*command, *arguments);
   command->footer(
       "Examples:\n"
       "  kintsugi launch run.yaml --machine juwels-booster --nodes 16 --time 10d --account "
-      "project_1 "
-      "--print\n"
+      "project_1 --print\n"
       "  kintsugi launch run.yaml --machine juwels-booster --nodes 16 --spare-nodes 1 --time 10d "
       "--account project_1\n"
       "  kintsugi launch run.yaml --local --ranks 4\n"

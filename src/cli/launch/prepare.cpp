@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <set>
@@ -17,13 +16,12 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
-#include "launch/host_list.h"
+#include "launch/matrix.h"
 #include "launch/node_ledger.h"
 #include "launch/slurm.h"
 #include "model/config.h"
 #include "plan/costs/footprint.h"
 #include "train/checkpoint/branches.h"
-#include "train/checkpoint/history.h"
 #include "train/engine_options.h"
 #include "train/run_data.h"
 #include "train/run_history.h"
@@ -124,8 +122,8 @@ void check_time(const RunConfig& run, const Machine& machine, LaunchOptions& opt
   const double least_s = machine.launch.startup_s + options.signal_s;
   if (time.job_s > 0 && time.job_s <= least_s)
     user_error(
-        "a job of {} is too short for one save: start-up takes about {}, and it is told to "
-        "save {} before its end{}; give a longer --time{}",
+        "a job of {} is too short for one save: start-up takes about {}, and it is told to save {} "
+        "before its end{}; give a longer --time{}",
         format_duration(time.job_s), format_duration(machine.launch.startup_s),
         format_duration(options.signal_s), save_s > 0 ? " (" + save + ")" : "",
         save_s < options.signal_s ? ", or a shorter --signal" : "");

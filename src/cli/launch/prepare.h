@@ -1,13 +1,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "launch/job_description.h"
 #include "launch/job_script.h"
-#include "launch/matrix.h"
 #include "train/config/config.h"
 #include "train/run_lock.h"
 

@@ -1,11 +1,13 @@
 #include "cli/launch/watch.h"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,15 +72,6 @@ class GrowingFile {
 std::string optional_text(const char* name, const std::optional<double>& value,
                           const char* format) {
   return value ? fmt::format(", {} {}", name, fmt::format(fmt::runtime(format), *value)) : "";
-}
-
-std::string utc(std::int64_t seconds) {
-  const std::time_t time = seconds;
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
-  return text;
 }
 
 // A run writes its status at each step.
@@ -154,19 +147,14 @@ class FollowedRun {
   std::vector<std::pair<std::string, GrowingFile>> outputs_;
 };
 
-void check_run_directory(const fs::path& run_dir) {
-  if (!fs::is_directory(run_dir)) user_error("there is no run directory {}", run_dir.string());
-}
-
-}  // namespace
-
 void show_run(const fs::path& run_dir) {
   const JobDescription job = load_job(run_dir);
   const RunStatus status = read_run_status(run_dir);
-  fmt::print(
-      "run       {} on {}: {} x {}{}, submitted {}\n", printable(job.name), printable(job.machine),
-      format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
-      job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "", utc(job.submitted_s));
+  fmt::print("run       {} on {}: {} x {}{}, submitted {}\n", printable(job.name),
+             printable(job.machine), format_number(job.nodes, "node"),
+             format_number(job.ranks_per_node, "rank"),
+             job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "",
+             fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(job.submitted_s)));
   show_jobs(job);
   if (status.state.empty())
     fmt::print("state     not started\n");
@@ -187,8 +175,8 @@ void cancel_run(const fs::path& run_dir, bool now) {
   const JobDescription job = load_job(run_dir);
   if (job.local && now)
     user_error(
-        "--now ends jobs of Slurm; {} runs on this machine: end its process, or leave out "
-        "--now so that it saves",
+        "--now ends jobs of Slurm; {} runs on this machine: end its process, or leave out --now so "
+        "that it saves",
         run_dir.string());
   const auto states = job.local ? std::vector<SlurmJobState>{} : job_states(job.job_ids);
   if (!job.local && states.empty())
@@ -209,8 +197,126 @@ void cancel_run(const fs::path& run_dir, bool now) {
   fmt::print("{}\n", running ? "asked the run to save and stop" : "removed the job from the queue");
 }
 
+// ---- the root directory of a matrix
+
+struct CellRun {
+  fs::path directory;
+  std::optional<JobDescription> job = {};  // empty: job.json is damaged
+  std::string problem = {};
+  std::string queue = {};  // states of its jobs in the queue; empty: none
+
+  std::string name() const { return printable(directory.filename().string()); }
+};
+
+// The runs directly below a directory, by name; none if it is a run itself.
+std::vector<CellRun> cells_in(const fs::path& directory) {
+  std::vector<CellRun> cells;
+  std::error_code unknown;
+  if (fs::exists(job_file(directory), unknown)) return cells;
+  for (const auto& entry : fs::directory_iterator(directory, unknown)) {
+    std::error_code ignored;
+    if (!fs::exists(job_file(entry.path()), ignored)) continue;
+    CellRun cell{.directory = entry.path()};
+    try {
+      cell.job = load_job(cell.directory);
+    } catch (const UserError& error) {
+      cell.problem = error.what();
+    }
+    cells.push_back(std::move(cell));
+  }
+  std::sort(cells.begin(), cells.end(),
+            [](const CellRun& a, const CellRun& b) { return a.directory < b.directory; });
+  return cells;
+}
+
+// Asks Slurm once for all runs.
+void find_queue_states(std::vector<CellRun>& cells) {
+  std::vector<std::string> ids;
+  for (const CellRun& cell : cells)
+    if (cell.job && !cell.job->local)
+      ids.insert(ids.end(), cell.job->job_ids.begin(), cell.job->job_ids.end());
+  if (ids.empty()) return;
+  std::map<std::string, std::string> states;  // by the id of the job or of its array
+  for (const SlurmJobState& one : job_states(ids)) {
+    std::string& all = states[one.id.substr(0, one.id.find('_'))];
+    if (all.find(one.state) == std::string::npos) all += (all.empty() ? "" : "+") + one.state;
+  }
+  for (CellRun& cell : cells)
+    if (cell.job && !cell.job->local)
+      for (const std::string& id : cell.job->job_ids)
+        if (const auto found = states.find(id); found != states.end()) cell.queue = found->second;
+}
+
+std::string job_text(const CellRun& cell) {
+  if (!cell.job) return "damaged";
+  if (cell.job->local) return "local";
+  if (cell.job->job_ids.empty()) return "-";
+  return cell.job->job_ids.back() + (cell.queue.empty() ? "" : " " + cell.queue);
+}
+
+bool is_here(const CellRun& cell) {
+  return cell.job->local && !read_exit_code(cell.directory) && supervisor_is_here(cell.directory);
+}
+
+// What --cancel does to one run; empty: nothing, it has ended. Adds the jobs to be stopped.
+std::string prepare_cancel(const CellRun& cell, bool now, std::vector<std::string>& ids) {
+  if (cell.job->local ? !is_here(cell) : cell.queue.empty()) return "";
+  if (!cell.job->local) ids.insert(ids.end(), cell.job->job_ids.begin(), cell.job->job_ids.end());
+  if (now) return "cancelled";
+  // A job that has not started must not find it later.
+  const bool running = cell.job->local || cell.queue.find("RUNNING") != std::string::npos;
+  if (!running) return "removed from the queue";
+  write_file_atomically(cell.directory / "stop", "kintsugi launch --cancel\n");
+  return "asked to save and stop";
+}
+
+}  // namespace
+
+void show_runs(const fs::path& directory) {
+  std::vector<CellRun> cells = cells_in(directory);
+  if (cells.empty()) return show_run(directory);
+  if (slurm_is_here()) find_queue_states(cells);
+  Table table({Column::text("run"), Column::text("job"), Column::text("state"),
+               Column::number("step"), Column::number("loss", "", "{:.4f}"),
+               Column::duration("ETA")});
+  for (const CellRun& cell : cells) {
+    const RunStatus status = read_run_status(cell.directory);
+    const bool running = status.state == "running";
+    table.add({cell.name(), job_text(cell), status.state.empty() ? "not started" : status.state,
+               fmt::format("{}/{}", status.step, status.total_steps), status.loss,
+               running ? status.eta_s : std::nullopt});
+  }
+  fmt::print("{}", table.text());
+}
+
+void cancel_runs(const fs::path& directory, bool now) {
+  std::vector<CellRun> cells = cells_in(directory);
+  if (cells.empty()) return cancel_run(directory, now);
+  find_queue_states(cells);
+  if (now && std::any_of(cells.begin(), cells.end(),
+                         [](const CellRun& cell) { return cell.job && is_here(cell); }))
+    user_error(
+        "--now ends jobs of Slurm; a run in {} runs on this machine: leave out --now so that it "
+        "saves",
+        directory.string());
+  std::vector<std::string> ids, lines;
+  std::string problem;
+  for (const CellRun& cell : cells) try {
+      if (!cell.job) failure("{}", cell.problem);
+      if (const std::string done = prepare_cancel(cell, now, ids); !done.empty())
+        lines.push_back(fmt::format("{}: {}\n", cell.name(), done));
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  if (!ids.empty()) now ? kill_jobs(ids) : stop_jobs(ids);
+  for (const std::string& line : lines) fmt::print("{}", line);
+  if (!problem.empty()) failure("{}: this run was not cancelled", problem);
+  if (lines.empty())
+    user_error("no run in {} has a job: there is nothing to cancel", directory.string());
+}
+
 void follow_run(const fs::path& run_dir) {
-  check_run_directory(run_dir);
+  if (!fs::is_directory(run_dir)) user_error("there is no run directory {}", run_dir.string());
   const StopSignals signals;
   std::error_code ignored;
   if (!fs::exists(job_file(run_dir), ignored) && !fs::exists(run_dir / "status.json", ignored))
@@ -219,11 +325,8 @@ void follow_run(const fs::path& run_dir) {
   FollowedRun run(run_dir);
   auto next_question = FollowClock::now() + kQueueInterval;
   while (StopSignals::received() == nullptr) {
-    bool ask_queue = false;
-    if (FollowClock::now() > next_question) {
-      ask_queue = true;
-      next_question = FollowClock::now() + kQueueInterval;
-    }
+    const bool ask_queue = FollowClock::now() > next_question;
+    if (ask_queue) next_question = FollowClock::now() + kQueueInterval;
     const std::string end = run.end(ask_queue);
     run.print_new(!end.empty());
     if (!end.empty()) return fmt::print("{}\n", end);

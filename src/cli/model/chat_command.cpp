@@ -1,18 +1,21 @@
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 
-#include "cli/backends.h"
 #include "cli/commands.h"
-#include "cli/model/chat_input.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "comm/local_communicator.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "serve/generation.h"
 #include "serve/prompts.h"
@@ -20,6 +23,76 @@
 
 namespace kintsugi {
 namespace {
+
+constexpr int kLookEvery_ms = 50;
+
+std::atomic<bool> interrupt_noted = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void note_interrupt(int signal) {
+  if (!interrupt_noted.exchange(true)) return;
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void handle_interrupts(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;  // a write of the answer is not disturbed
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+// While it exists, Ctrl-C (SIGINT) is noted and does not end the process. A second one before the
+// first was taken ends it as usual.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupt_noted = false;
+    handle_interrupts(note_interrupt);
+  }
+  ~InterruptGuard() { handle_interrupts(SIG_DFL); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  bool pending() const { return interrupt_noted; }
+  bool take() { return interrupt_noted.exchange(false); }  // one was noted since the last call
+};
+
+// Reads standard input line by line. Unlike std::getline it notices a signal while it waits.
+class LineInput {
+ public:
+  enum class Result : std::uint8_t { Line, End, Interrupted };
+  // Its line end is removed.
+  Result next(std::string& line) {
+    std::size_t end = 0;
+    while ((end = buffer_.find('\n')) == std::string::npos && !ended_) {
+      // A signal may arrive before poll() or in another thread, so it is looked for now and then.
+      pollfd ready{STDIN_FILENO, POLLIN, 0};
+      if (::poll(&ready, 1, kLookEvery_ms) <= 0) {
+        if (interrupt_noted) return Result::Interrupted;
+        continue;
+      }
+      std::array<char, 65536> some;
+      const ssize_t bytes = ::read(STDIN_FILENO, some.data(), some.size());
+      if (bytes < 0) user_error("cannot read standard input: {}", std::strerror(errno));
+      ended_ = bytes == 0;
+      buffer_.append(some.data(), static_cast<std::size_t>(bytes));
+    }
+    if (buffer_.empty()) return Result::End;
+    line = buffer_.substr(0, end);
+    buffer_.erase(0, end == std::string::npos ? end : end + 1);
+    if (line.ends_with('\r')) line.pop_back();
+    ++number_;
+    return Result::Line;
+  }
+  std::uint64_t number() const { return number_; }  // of the last line, from 1
+
+ private:
+  std::string buffer_;
+  std::uint64_t number_ = 0;
+  bool ended_ = false;
+};
 
 constexpr std::int64_t kLongestDefault = 8192;  // tokens of context
 
@@ -163,8 +236,8 @@ class ChatSession {
     const auto tokens = static_cast<std::int64_t>(request.prompt.size());
     if (tokens > limit)
       user_error(
-          "the message is too long: {} tokens with the template, but {} of {} are left for "
-          "it; shorten it, or change --context or --max-tokens",
+          "the message is too long: {} tokens with the template, but {} of {} are left for it; "
+          "shorten it, or change --context or --max-tokens",
           tokens, limit, context_);
     if (dropped > 0)
       log_note("the context of {} tokens is full: the oldest {} messages were dropped", context_,
@@ -194,19 +267,9 @@ void chat(ChatArguments& a) {
       choose_chat_format(a.chat_template, text.settings.chat_template, files.name().string());
   const ModelConfig config = read_hf_config(files.model / "config.json");
   const std::int64_t context = context_length(config, a.context);
-  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
-  const DType precision = parse_precision(a.engine.precision);
-  LocalCommunicator alone("tensor", backend.get());
-  std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
-  InferenceEngine model(*backend, alone, files.model,
-                        {.precision = precision,
-                         .max_length = context,
-                         .max_sequences = 1,
-                         .adapter = files.adapter,
-                         .unused = unused_weights_of(a.engine),
-                         .loading = loading->callback()});
-  loading.reset();
-  ChatSession(a, format, text, model, context).run();
+  with_engine_alone(a.engine, files, context, [&](InferenceEngine& model) {
+    ChatSession(a, format, text, model, context).run();
+  });
 }
 
 }  // namespace
@@ -215,16 +278,14 @@ void add_chat_command(CLI::App& app) {
   auto a = std::make_shared<ChatArguments>();
   a->max_tokens = 512;
   CLI::App* command = app.add_subcommand("chat", "Talk to a trained model in the terminal");
+  const AddOption add(*command);
   add_generation_options(*command, *a);
   add_adapter_option(*command, a->engine);
-  command->add_option("--system", a->system, "The system message: how the model should answer")
-      ->type_name("TEXT");
-  command
-      ->add_option("--context", a->context,
-                   "Tokens of conversation and answer, after which the oldest messages are "
-                   "dropped; 0: what the model was trained with, at most 8192")
-      ->transform(whole_number(between(0, 1 << 24)))
-      ->capture_default_str();
+  add("--system", a->system, "The system message: how the model should answer", TypeName{"TEXT"});
+  add("--context", a->context,
+      "Tokens of conversation and answer, after which the oldest messages are dropped; 0: what the "
+      "model was trained with, at most 8192",
+      whole_number(between(0, 1 << 24)), kShowDefault);
   command->footer(
       "Reads one message per line, from the terminal or a pipe. Commands: /reset, /system TEXT, "
       "/quit, /help; Ctrl-C stops an answer.\n\nExamples:\n"

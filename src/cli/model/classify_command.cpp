@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -115,15 +114,13 @@ class ClassifyJob {
 void add_classify_command(CLI::App& app) {
   auto a = std::make_shared<ClassifyArguments>();
   CLI::App* command = app.add_subcommand("classify", "Label texts with a trained classifier");
+  const AddOption add(*command);
   add_document_options(*command, *a);
-  command->add_option("--output", a->output, "A JSONL file; without it, standard output")
-      ->type_name("FILE");
-  command
-      ->add_option("--top", a->top,
-                   "Write the probabilities of this many labels, the most likely first; 0: of all, "
-                   "in the order of their ids")
-      ->transform(whole_number(between(0, 1 << 20)))
-      ->capture_default_str();
+  add("--output", a->output, "A JSONL file; without it, standard output", TypeName{"FILE"});
+  add("--top", a->top,
+      "Write the probabilities of this many labels, the most likely first; 0: of all, in the order "
+      "of their ids",
+      whole_number(between(0, 1 << 20)), kShowDefault);
   command->footer(
       "Each line of the output is {\"id\", \"label\", \"probability\", \"probabilities\"}. If the "
       "input has\nlabels, accuracy and F1 are printed at the end.\n"

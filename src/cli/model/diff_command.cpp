@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,8 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/model/commands.h"
+#include "cli/commands.h"
 #include "cli/model/description.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
@@ -128,11 +128,12 @@ bool run_model_diff(const ModelDiffArguments& arguments) {
 void add_model_diff(CLI::App& model) {
   const auto arguments = std::make_shared<ModelDiffArguments>();
   CLI::App* app = model.add_subcommand("diff", "Compare the weights and config.json of two models");
+  const AddOption add(*app);
   const char* what =
       "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model";
-  app->add_option("first", arguments->first, what)->required();
-  app->add_option("second", arguments->second, what)->required();
-  app->add_flag("--json", arguments->json, "Print JSON, with every tensor that differs");
+  add("first", arguments->first, what, kRequired);
+  add("second", arguments->second, what, kRequired);
+  add("--json", arguments->json, "Print JSON, with every tensor that differs");
   app->footer(
       "Lists the tensors with the largest differences, relative to the RMS of the first model's "
       "tensor.\nExit codes: 0 equal, 1 different, 2 a model cannot be read.\n\nExample:\n"

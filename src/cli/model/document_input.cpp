@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/token_input.h"
+#include "cli/engine.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "model/config.h"

@@ -1,6 +1,5 @@
 #include "cli/model/document_job.h"
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstring>
 
@@ -44,42 +43,23 @@ std::vector<DocumentModel::Document> from_bytes(std::string_view bytes) {
 }  // namespace
 
 void add_document_options(CLI::App& command, DocumentArguments& a) {
-  command
-      .add_option("--checkpoint", a.checkpoint,
-                  "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                  "directory of a supported family")
-      ->required();
-  command
-      .add_option("--input", a.input.path,
-                  "A text file with a document per line, JSONL with {\"text\": …} and optionally "
-                  "\"id\" and \"label\", a token store, or '-' for lines from standard input")
-      ->required()
-      ->type_name("FILE");
-  command
-      .add_option("--input-format", a.input.format,
-                  "lines, jsonl, store or auto (by the name: .txt, .jsonl, else a store)")
-      ->check(CLI::IsMember({"auto", "lines", "jsonl", "store"}))
-      ->capture_default_str();
-  command.add_option("--text-key", a.input.text_key, "JSONL key of the text")
-      ->capture_default_str();
-  command
-      .add_option("--bos", a.input.bos,
-                  "Begin each text with the beginning-of-text token: auto (as the tokenizer's "
-                  "files say), yes or no")
-      ->check(CLI::IsMember({"auto", "yes", "no"}))
-      ->capture_default_str();
-  command
-      .add_option("--max-length", a.max_length,
-                  "Tokens of a document that are read, from its beginning; 0: the positions of the "
-                  "model")
-      ->transform(whole_number(between(0, 1 << 24)))
-      ->capture_default_str();
-  command
-      .add_option("--batch-tokens", a.batch_tokens,
-                  "Tokens computed at the same time; 0: 1024 on a CPU, 16384 on a GPU, at least "
-                  "--max-length")
-      ->transform(whole_number(between(0, 1 << 24)))
-      ->capture_default_str();
+  const AddOption add(command);
+  add_checkpoint_option(command, a.checkpoint);
+  add("--input", a.input.path,
+      "A text file with a document per line, JSONL with {\"text\": …} and optionally \"id\" and "
+      "\"label\", a token store, or '-' for lines from standard input",
+      TypeName{"FILE"}, kRequired);
+  add("--input-format", a.input.format,
+      "lines, jsonl, store or auto (by the name: .txt, .jsonl, else a store)",
+      CLI::IsMember({"auto", "lines", "jsonl", "store"}), kShowDefault);
+  add("--text-key", a.input.text_key, "JSONL key of the text", kShowDefault);
+  add_bos_option(command, a.input.bos, "each text");
+  add("--max-length", a.max_length,
+      "Tokens of a document that are read, from its beginning; 0: the positions of the model",
+      whole_number(between(0, 1 << 24)), kShowDefault);
+  add("--batch-tokens", a.batch_tokens,
+      "Tokens computed at the same time; 0: 1024 on a CPU, 16384 on a GPU, at least --max-length",
+      whole_number(between(0, 1 << 24)), kShowDefault);
   add_precision_options(command, a.engine);
   add_overwrite_option(command, a.overwrite);
 }

@@ -1,16 +1,14 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "cli/commands.h"
 #include "cli/model/document_job.h"
+#include "cli/options.h"
 #include "core/log.h"
 #include "tensor/safetensors.h"
 
@@ -173,19 +171,14 @@ void add_embed_command(CLI::App& app) {
   auto a = std::make_shared<EmbedArguments>();
   CLI::App* command =
       app.add_subcommand("embed", "Write embeddings of documents: hidden states of a model");
+  const AddOption add(*command);
   add_document_options(*command, *a);
-  command
-      ->add_option("--output", a->output,
-                   "FILE.safetensors (embeddings, ids, labels) or FILE.jsonl ({\"id\", "
-                   "\"embedding\"} per line)")
-      ->required()
-      ->type_name("FILE");
-  command
-      ->add_option("--pool", a->pool,
-                   "mean (of the hidden states of all tokens) or last (of the last token)")
-      ->check(CLI::IsMember({"mean", "last"}))
-      ->capture_default_str();
-  command->add_flag("--normalize", a->normalize, "Scale each embedding to length 1");
+  add("--output", a->output,
+      "FILE.safetensors (embeddings, ids, labels) or FILE.jsonl ({\"id\", \"embedding\"} per line)",
+      TypeName{"FILE"}, kRequired);
+  add("--pool", a->pool, "mean (of the hidden states of all tokens) or last (of the last token)",
+      CLI::IsMember({"mean", "last"}), kShowDefault);
+  add("--normalize", a->normalize, "Scale each embedding to length 1");
   command->footer(
       "Examples:\n"
       "  kintsugi embed --checkpoint runs/demo --input texts.txt --output texts.safetensors\n"

@@ -1,6 +1,3 @@
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -292,38 +289,29 @@ class GenerateJob {
 };
 
 void add_prompt_options(CLI::App& command, GenerateArguments& a) {
+  const AddOption add(command);
   CLI::Option* prompt =
-      command.add_option("--prompt", a.prompts, "The text to continue; may be given several times")
-          ->allow_extra_args(false);
-  CLI::Option* input =
-      command
-          .add_option("--input", a.inputs,
-                      "A file of prompts, '-' for standard input; may be given several times")
-          ->allow_extra_args(false)
-          ->type_name("FILE");
-  command
-      .add_option("--input-format", a.input_format,
-                  "lines (one prompt per line), jsonl ({\"prompt\": …} or {\"messages\": …}) or "
-                  "auto (by the name: .jsonl)")
-      ->check(CLI::IsMember({"auto", "lines", "jsonl"}))
-      ->needs(input)
-      ->capture_default_str();
-  CLI::Option* ids =
-      command.add_option("--token-ids", a.token_ids, "The prompt as token ids; prints token ids");
+      add("--prompt", a.prompts, "The text to continue; may be given several times", kRepeatable);
+  CLI::Option* input = add("--input", a.inputs,
+                           "A file of prompts, '-' for standard input; may be given several times",
+                           TypeName{"FILE"}, kRepeatable);
+  add("--input-format", a.input_format,
+      "lines (one prompt per line), jsonl ({\"prompt\": …} or {\"messages\": …}) or auto (by the "
+      "name: .jsonl)",
+      CLI::IsMember({"auto", "lines", "jsonl"}), kShowDefault)
+      ->needs(input);
+  CLI::Option* ids = add("--token-ids", a.token_ids, "The prompt as token ids; prints token ids");
   ids->excludes(prompt)->excludes(input);
-  command
-      .add_option("--special-tokens", a.special_tokens,
-                  "Names of special tokens in a prompt, or in the content of messages: parse "
-                  "(become the token) or text")
-      ->check(CLI::IsMember({"parse", "text"}))
-      ->capture_default_str();
-  CLI::Option* jsonl = command.add_flag(
-      "--jsonl", a.jsonl, "Print a JSON object per prompt: text, token counts, finish_reason");
-  command
-      .add_option("--logprobs", a.sampling.logprobs,
-                  "With --jsonl: add the log-probability of each token, and of this many of the "
-                  "most likely ones")
-      ->transform(whole_number(between(0, 1000)))
+  add("--special-tokens", a.special_tokens,
+      "Names of special tokens in a prompt, or in the content of messages: parse (become the "
+      "token) or text",
+      CLI::IsMember({"parse", "text"}), kShowDefault);
+  CLI::Option* jsonl =
+      add("--jsonl", a.jsonl, "Print a JSON object per prompt: text, token counts, finish_reason");
+  add("--logprobs", a.sampling.logprobs,
+      "With --jsonl: add the log-probability of each token, and of this many of the most likely "
+      "ones",
+      whole_number(between(0, 1000)))
       ->needs(jsonl);
 }
 

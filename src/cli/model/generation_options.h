@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/engine.h"
-#include "cli/token_input.h"
 #include "data/chat/prompt_encoder.h"
 #include "serve/sampling.h"
 
@@ -36,7 +34,8 @@ struct ModelText {
 };
 ModelText load_model_text(const ModelFiles& files, const GenerationArguments& arguments);
 
-// Writes generated text to standard output at once; on a terminal without control characters.
+// Writes generated text to standard output at once; on a terminal printable (core/log.h), so that a
+// model cannot send control sequences.
 class TextPrinter {
  public:
   TextPrinter();
@@ -45,7 +44,7 @@ class TextPrinter {
 
  private:
   bool to_terminal_;
-  TerminalText terminal_;
+  std::string held_;  // an incomplete UTF-8 character, until its last byte is printed
 };
 
 }  // namespace kintsugi

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -9,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/model/adapter_description.h"
-#include "cli/model/commands.h"
+#include "cli/commands.h"
 #include "cli/model/description.h"
+#include "cli/options.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/table.h"
@@ -145,15 +144,14 @@ void add_model_inspect(CLI::App& model) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* app =
       model.add_subcommand("inspect", "List the configuration, files and tensors of a model");
-  app->add_option(
-         "directory", arguments->model,
-         "A checkpoint, a run directory (its latest checkpoint), a Hugging Face model or an "
-         "adapter (a PEFT directory)")
-      ->required();
-  app->add_flag("--statistics", arguments->statistics,
-                "Minimum, maximum, mean, RMS and share of values that are not finite; reads all "
-                "weights");
-  app->add_flag("--json", arguments->json, "Print JSON");
+  const AddOption add(*app);
+  add("directory", arguments->model,
+      "A checkpoint, a run directory (its latest checkpoint), a Hugging Face model or an adapter "
+      "(a PEFT directory)",
+      kRequired);
+  add("--statistics", arguments->statistics,
+      "Minimum, maximum, mean, RMS and share of values that are not finite; reads all weights");
+  add("--json", arguments->json, "Print JSON");
   app->footer("Example:\n  kintsugi model inspect runs/demo --statistics");
   app->callback([arguments] {
     if (const auto directory = model_directory(arguments->model); is_adapter_directory(directory)) {

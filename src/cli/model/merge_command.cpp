@@ -1,14 +1,13 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/commands.h"
 #include "cli/engine.h"
-#include "cli/model/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -29,8 +28,7 @@ struct OutputArguments {
 struct ModelMergeArguments {
   std::vector<std::string> models;
   std::string weights;
-  double slerp = 0;
-  CLI::Option* slerp_given = nullptr;
+  std::optional<double> slerp;
   bool allow_other_tokenizer = false;
   OutputArguments output;
 };
@@ -90,8 +88,8 @@ void check_tokenizers(const std::vector<std::string>& models, bool allow) {
                       models.front(), first->description());
       if (!allow)
         user_error(
-            "{}: the same text gets other ids, so that their average has no meaning; to "
-            "merge them all the same, give --allow-other-tokenizer",
+            "{}: the same text gets other ids, so that their average has no meaning; to merge them "
+            "all the same, give --allow-other-tokenizer",
             text);
       log_warning("{}: the merged model has that of {}", text, models.front());
     }
@@ -103,8 +101,7 @@ void run_model_merge(const ModelMergeArguments& arguments) {
   check_tokenizers(arguments.models, arguments.allow_other_tokenizer);
   MergeOptions options;
   if (!arguments.weights.empty()) options.weights = parse_weights(arguments.weights);
-  if (arguments.slerp_given != nullptr && arguments.slerp_given->count() > 0)
-    options.slerp = arguments.slerp;
+  options.slerp = arguments.slerp;
   write_with_progress(arguments.output, [&](const ModelOutput& output) {
     options.output = output;
     return merge_models({arguments.models.begin(), arguments.models.end()},
@@ -113,13 +110,13 @@ void run_model_merge(const ModelMergeArguments& arguments) {
 }
 
 void add_output_options(CLI::App& app, OutputArguments& arguments) {
-  app.add_option("--output", arguments.directory, "The new model directory")->required();
-  app.add_option("--dtype", arguments.dtype, "Type of the weights (default: as in the first model)")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  app.add_option("--max-shard-size", arguments.max_shard_size,
-                 "Bytes of weights per file; larger models get several files and an index")
-      ->transform(byte_count(at_least(1)))
-      ->capture_default_str();
+  const AddOption add(app);
+  add("--output", arguments.directory, "The new model directory", kRequired);
+  add("--dtype", arguments.dtype, "Type of the weights (default: as in the first model)",
+      CLI::IsMember({"bf16", "fp16", "fp32"}));
+  add("--max-shard-size", arguments.max_shard_size,
+      "Bytes of weights per file; larger models get several files and an index",
+      byte_count(at_least(1)), kShowDefault);
   add_overwrite_option(app, arguments.overwrite);
 }
 
@@ -129,19 +126,18 @@ void add_model_merge(CLI::App& model) {
   const auto arguments = std::make_shared<ModelMergeArguments>();
   CLI::App* app =
       model.add_subcommand("merge", "Average the weights of several models of the same shape");
-  app->add_option("models", arguments->models,
-                  "Checkpoints, run directories (their latest checkpoint) or Hugging Face models")
-      ->required();
+  const AddOption add(*app);
+  add("models", arguments->models,
+      "Checkpoints, run directories (their latest checkpoint) or Hugging Face models", kRequired);
   CLI::Option* weights =
-      app->add_option("--weights", arguments->weights,
-                      "One weight per model, separated by commas, with sum 1 (default: equal)");
-  arguments->slerp_given =
-      app->add_option("--slerp", arguments->slerp,
-                      "Spherical interpolation between two models: 0 is the first, 1 the second")
-          ->transform(real_number(between(0, 1)))
-          ->excludes(weights);
-  app->add_flag("--allow-other-tokenizer", arguments->allow_other_tokenizer,
-                "Merge models although their tokenizers differ");
+      add("--weights", arguments->weights,
+          "One weight per model, separated by commas, with sum 1 (default: equal)");
+  add("--slerp", arguments->slerp,
+      "Spherical interpolation between two models: 0 is the first, 1 the second",
+      real_number(between(0, 1)))
+      ->excludes(weights);
+  add("--allow-other-tokenizer", arguments->allow_other_tokenizer,
+      "Merge models although their tokenizers differ");
   add_output_options(*app, arguments->output);
   app->footer(
       "Sums are computed in double precision and rounded once. Memory use is small for models of "
@@ -161,10 +157,10 @@ void add_model_convert(CLI::App& model) {
   const auto arguments = std::make_shared<ModelMergeArguments>();
   CLI::App* app =
       model.add_subcommand("convert", "Copy a model with another type or other file sizes");
+  const AddOption add(*app);
   arguments->models.resize(1);
-  app->add_option("directory", arguments->models.front(),
-                  "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model")
-      ->required();
+  add("directory", arguments->models.front(),
+      "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model", kRequired);
   add_output_options(*app, arguments->output);
   app->footer(
       "The copy has no training state.\n\nExample:\n"
@@ -176,13 +172,13 @@ void add_model_merge_adapter(CLI::App& model) {
   const auto arguments = std::make_shared<MergeAdapterArguments>();
   CLI::App* app = model.add_subcommand(
       "merge-adapter", "Add a LoRA adapter to its base model: the result needs no adapter");
-  app->add_option("adapter", arguments->adapter,
-                  "A PEFT directory, or the checkpoint or run directory of a run with `adapter:`")
-      ->required();
-  app->add_option("--base", arguments->base,
-                  "The base model (default: the directory that adapter_config.json names)");
-  app->add_flag("--allow-other-base", arguments->allow_other_base,
-                "Merge although the adapter was trained on other weights than these");
+  const AddOption add(*app);
+  add("adapter", arguments->adapter,
+      "A PEFT directory, or the checkpoint or run directory of a run with `adapter:`", kRequired);
+  add("--base", arguments->base,
+      "The base model (default: the directory that adapter_config.json names)");
+  add("--allow-other-base", arguments->allow_other_base,
+      "Merge although the adapter was trained on other weights than these");
   add_output_options(*app, arguments->output);
   app->footer(
       "Sums are computed in double precision and rounded once. The tokenizer is that of the "

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -8,9 +7,8 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "cli/model/adapter_description.h"
-#include "cli/model/commands.h"
 #include "cli/model/description.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/table.h"
 #include "core/units.h"
@@ -172,16 +170,16 @@ void add_model_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "model",
       "Show dimensions, parameters, FLOPs and memory of a model; merge, convert and compare");
+  const AddOption add(*command);
   const auto options = std::make_shared<ModelCommandOptions>();
-  command->add_option(
-      "model", options->model,
-      "The name of a preset, a YAML file, a config.json or its directory, or an adapter "
-      "(a PEFT directory)");
-  command->add_option("--sequence-length", options->sequence_length,
-                      "Tokens per sequence for the FLOPs of attention (default: the model's "
-                      "maximum, at most 8192)");
-  command->add_flag("--list", options->list, "List the presets");
-  command->add_flag("--json", options->as_json, "Print JSON");
+  add("model", options->model,
+      "The name of a preset, a YAML file, a config.json or its directory, or an adapter (a PEFT "
+      "directory)");
+  add("--sequence-length", options->sequence_length,
+      "Tokens per sequence for the FLOPs of attention (default: the model's maximum, at most "
+      "8192)");
+  add("--list", options->list, "List the presets");
+  add("--json", options->as_json, "Print JSON");
   command->footer(
       "The subcommands work on model directories: Hugging Face models, checkpoints, or run "
       "directories\n(their latest checkpoint). A directory with the name of a command is written "

@@ -1,10 +1,7 @@
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -12,7 +9,7 @@
 #include "cli/engine.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "cli/shutdown_signals.h"
+#include "cli/process.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "http/http_server.h"
@@ -41,11 +38,6 @@ std::string host_memory() {
   return format_bytes(1024.0 * static_cast<double>(usage.ru_maxrss));
 }
 
-std::string api_key_of(const std::string& option) {
-  const char* variable = std::getenv("KINTSUGI_API_KEY");
-  return !option.empty() || variable == nullptr ? option : variable;
-}
-
 // The chat format, or the reason why there is none.
 void choose_chat(const ServeArguments& a, const PromptSettings& settings, ServiceOptions& service) {
   try {
@@ -60,7 +52,7 @@ void choose_chat(const ServeArguments& a, const PromptSettings& settings, Servic
 // Serves until a signal arrives.
 void serve_requests(const ServeArguments& a, const ModelFiles& files, InferenceEngine& engine) {
   ServiceOptions options = a.service;
-  options.api_key = api_key_of(options.api_key);
+  options.api_key = or_variable(options.api_key, "KINTSUGI_API_KEY");
   options.bos = parse_bos_choice(a.model.bos);
   ModelText text = load_model_text(files, a.model);
   choose_chat(a, text.settings, options);
@@ -71,8 +63,8 @@ void serve_requests(const ServeArguments& a, const ModelFiles& files, InferenceE
   HttpServer server(service, limits);
   if (!server.is_local() && options.api_key.empty())
     log_warning(
-        "other machines can connect and no API key is set: anyone who reaches {} can use "
-        "the model; set --api-key or KINTSUGI_API_KEY",
+        "other machines can connect and no API key is set: anyone who reaches {} can use the "
+        "model; set --api-key or KINTSUGI_API_KEY",
         server.address());
   log_info(
       "serving {} at http://{}: {} sequences of up to {} tokens, {}, {} of host memory",
@@ -107,47 +99,36 @@ void serve(ServeArguments& a) {
 }
 
 void add_model_options(CLI::App& command, ServeArguments& a) {
-  command
-      .add_option("--checkpoint", a.model.checkpoint,
-                  "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                  "directory of a supported family")
-      ->required();
-  command.add_option("--name", a.service.name,
-                     "The model's name in requests and replies; default: the directory's name");
-  command
-      .add_option("--chat-template", a.model.chat_template,
-                  "The chat format, if the model names none that is known: " + chat_format_names())
-      ->type_name("NAME");
-  command
-      .add_option("--bos", a.model.bos,
-                  "Begin prompts that are texts with the beginning-of-text token: auto (as the "
-                  "tokenizer's files say), yes or no")
-      ->check(CLI::IsMember({"auto", "yes", "no"}))
-      ->capture_default_str();
+  const AddOption add(command);
+  add_checkpoint_option(command, a.model.checkpoint);
+  add("--name", a.service.name,
+      "The model's name in requests and replies; default: the directory's name");
+  add("--chat-template", a.model.chat_template,
+      "The chat format, if the model names none that is known: " + chat_format_names(),
+      TypeName{"NAME"});
+  add_bos_option(command, a.model.bos, "prompts that are texts");
   add_precision_options(command, a.engine);
   add_engine_options(command, a.engine);
 }
 
 void add_network_options(CLI::App& command, ServeArguments& a) {
-  command
-      .add_option("--host", a.server.host,
-                  "The address to listen on; 0.0.0.0: every network of this machine")
-      ->capture_default_str();
-  command.add_option("--port", a.server.port, "The port; 0: a free one, which is printed")
-      ->transform(whole_number(between(0, 65535)))
-      ->capture_default_str();
-  command.add_option("--api-key", a.service.api_key,
-                     "Clients must send this key (Authorization: Bearer KEY). Other users of the "
-                     "machine see options; the environment variable KINTSUGI_API_KEY hides it");
-  command
-      .add_option("--cors", a.service.cors_origin,
-                  "Allow web pages of this origin (https://example.org, or *) to use the server")
-      ->type_name("ORIGIN");
+  const AddOption add(command);
+  add("--host", a.server.host, "The address to listen on; 0.0.0.0: every network of this machine",
+      kShowDefault);
+  add("--port", a.server.port, "The port; 0: a free one, which is printed",
+      whole_number(between(0, 65535)), kShowDefault);
+  add("--api-key", a.service.api_key,
+      "Clients must send this key (Authorization: Bearer KEY). Other users of the machine see "
+      "options; the environment variable KINTSUGI_API_KEY hides it");
+  add("--cors", a.service.cors_origin,
+      "Allow web pages of this origin (https://example.org, or *) to use the server",
+      TypeName{"ORIGIN"});
 }
 
 void add_limit_options(CLI::App& command, ServeArguments& a) {
+  const AddOption add(command);
   const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
-    command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
+    add(name, value, help, whole_number(range), kShowDefault);
   };
   const auto time = [&](const char* name, double& value, const char* help) {
     const auto set = [&value](const std::string& text) { value = parse_duration_s(text); };

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,8 +7,8 @@
 #include <string>
 
 #include "cli/backends.h"
+#include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "cli/plan/output.h"
 #include "cli/plan/search.h"
 #include "core/error.h"
@@ -85,19 +84,17 @@ void add_plan_calculate(CLI::App& plan) {
   const auto o = std::make_shared<PlanCalculateOptions>();
   CLI::App* command = plan.add_subcommand(
       "calculate", "Days, energy and CO2e of a run from its size, without a layout");
-  command->add_option("--parameters", o->parameters, "Parameters of the model: 30B");
-  command->add_option("--tokens", o->tokens, "Tokens of the run: 450B");
-  command->add_option("--gpus", o->gpus, "Number of GPUs");
-  command->add_option("--days", o->days, "Duration of the run in days")
-      ->transform(real_number(above(0)));
-  command->add_option("--machine", o->machine,
-                      "A machine's name (kintsugi plan machines) or YAML file");
-  command->add_option("--mfu", o->mfu, "Model FLOP utilisation (default: 0.4)")
-      ->transform(real_number(Range{.low = 0, .high = 1, .low_open = true}));
-  command
-      ->add_option("--flops-per-parameter", o->flops_per_parameter,
-                   "FLOPs per parameter and token, 6 (the default), or 8 with full recomputation")
-      ->transform(real_number(above(0)));
+  const AddOption add(*command);
+  add("--parameters", o->parameters, "Parameters of the model: 30B");
+  add("--tokens", o->tokens, "Tokens of the run: 450B");
+  add("--gpus", o->gpus, "Number of GPUs");
+  add("--days", o->days, "Duration of the run in days", real_number(above(0)));
+  add("--machine", o->machine, "A machine's name (kintsugi plan machines) or YAML file");
+  add("--mfu", o->mfu, "Model FLOP utilisation (default: 0.4)",
+      real_number(Range{.low = 0, .high = 1, .low_open = true}));
+  add("--flops-per-parameter", o->flops_per_parameter,
+      "FLOPs per parameter and token, 6 (the default), or 8 with full recomputation",
+      real_number(above(0)));
   command->footer(
       "Give three of --parameters, --tokens, --gpus and --days; prints the fourth.\n\nExample:\n"
       "  kintsugi plan calculate --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100");

@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
+#include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
@@ -70,15 +69,14 @@ void add_plan_evaluate(CLI::App& plan) {
   const auto o = std::make_shared<PlanEvaluateOptions>();
   CLI::App* command =
       plan.add_subcommand("evaluate", "Predict measured layouts, or the measured memory of ranks");
-  command
-      ->add_option("rows", o->rows,
-                   "A CSV file with the columns of layouts.csv or memory.csv (docs/planning.md)")
-      ->required();
-  command->add_option("--machine", o->machine,
-                      "Instead of the hardware of the rows: a machine's name (kintsugi plan "
-                      "machines) or YAML file");
-  command->add_flag("--accuracy", o->accuracy, "Print a table of errors instead of the rows");
-  command->add_option("--output", o->output, "Write to this file");
+  const AddOption add(*command);
+  add("rows", o->rows,
+      "A CSV file with the columns of layouts.csv or memory.csv (docs/planning.md)", kRequired);
+  add("--machine", o->machine,
+      "Instead of the hardware of the rows: a machine's name (kintsugi plan machines) or YAML "
+      "file");
+  add("--accuracy", o->accuracy, "Print a table of errors instead of the rows");
+  add("--output", o->output, "Write to this file");
   add_overwrite_option(*command, o->overwrite);
   command->footer("Example:\n  kintsugi plan evaluate rows.csv --accuracy");
   command->callback([o] { plan_evaluate(*o); });

@@ -10,7 +10,6 @@
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "energy/carbon.h"
-#include "model/model_fields.h"
 #include "parallel/schedule_diagram.h"
 #include "parallel/schedule_timing.h"
 
@@ -180,8 +179,8 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
           line("data loading, logging", e.other_s) + line("total", e.step_s);
   if (e.slow_chance >= 0.01)
     text += fmt::format(
-        "{:.0f} % of runs on this network have slow messages, which cost {:.4f} s per step ({}"
-        "included above).\n",
+        "{:.0f} % of runs on this network have slow messages, which cost {:.4f} s per step "
+        "({}included above).\n",
         100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
   text += fmt::format("\n{:.1f} tokens/s/GPU{}, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
                       planner.job().model.fp8.on()
@@ -206,11 +205,6 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
 }
 
 namespace {
-
-// null if the value is unknown.
-nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
 
 nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
   const Layout& l = e.layout;
@@ -253,8 +247,8 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
                                 {"days", f.days},
                                 {"gpu_hours", f.gpu_hours},
                                 {"gpu_mwh", f.energy.gpu_mwh},
-                                {"node_mwh", number_or_null(f.energy.node_mwh)},
-                                {"facility_mwh", number_or_null(f.energy.facility_mwh)},
+                                {"node_mwh", Cell(f.energy.node_mwh).value},
+                                {"facility_mwh", Cell(f.energy.facility_mwh).value},
                                 {"checkpoints", std::llround(f.checkpoints)}};
   if (f.checkpoint_s) run["checkpoint_s"] = *f.checkpoint_s;
   if (f.energy.tonnes_co2) run["tonnes_co2e"] = *f.energy.tonnes_co2;
@@ -285,7 +279,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   nlohmann::ordered_json root = {{"model", request.model},
                                  {"machine", machine.name},
                                  {"gpu_vendor", YamlScalar<GpuVendor>::format(machine.gpu.vendor)},
-                                 {"drives_gpus", nullptr},
+                                 {"drives_gpus", Cell(drives_gpus(machine.gpu.vendor)).value},
                                  {"gpus", request.gpus},
                                  {"precision", precision_word(job)},
                                  {"batch", job.batch},
@@ -298,7 +292,6 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"fitting", result.fitting},
                                  {"best", best},
                                  {"near_misses", misses}};
-  if (const auto drives = drives_gpus(machine.gpu.vendor)) root["drives_gpus"] = *drives;
   if (job.model.fp8.on()) {
     root["fp8"] = fp8_yaml(job.model.fp8);
     root["mfu_peak_tflops"] = machine.gpu.tflops(job.precision);
@@ -335,10 +328,9 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
   return fmt::format(
       "# Plan for {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} of memory per rank.\n"
       "run: {{dir: runs/{}, seed: 1}}\n"
-      "model: {{{}: {}}}\n{}"
-      "batch: {{global: {}, micro: {}}}\n"
-      "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}"
-      "train: {{steps: {:.0f}, precision: {}, {}checkpoint_every: {}}}\n"
+      "model: {{{}: {}}}\n{}batch: {{global: {}, micro: {}}}\n"
+      "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}train: {{steps: {:.0f}, "
+      "precision: {}, {}checkpoint_every: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",

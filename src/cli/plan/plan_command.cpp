@@ -1,118 +1,84 @@
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "cli/plan/search.h"
 #include "core/error.h"
 
 namespace kintsugi {
 namespace {
 
-// Options that the search of a configuration or a scaling table does not use: ignoring them would
-// mislead the user.
-struct Unused {
-  std::string with;
-  std::vector<std::string> options;
-};
-const std::vector<Unused>& unused() {
-  static const std::vector<Unused> all = {
-      {"--scaling",
-       {"--config", "--tokens", "--checkpoint-every", "--best", "--explain", "--emit", "--data",
-        "--tokenizer", "--json"}},
-      {"--config",
-       {"--model", "--batch", "--length", "--precision", "--optimizer", "--tokens",
-        "--checkpoint-every", "--explain", "--emit", "--data", "--tokenizer", "--svg", "--json",
-        "--overwrite"}},
-  };
-  return all;
-}
-
-// Options that need one of some others.
-struct Requirement {
-  std::string option;
-  std::vector<std::string> one_of;
-};
-const std::vector<Requirement>& requirements() {
-  static const std::vector<Requirement> all = {
-      {"--svg", {"--scaling", "--explain"}},
-      {"--data", {"--emit"}},
-      {"--tokenizer", {"--emit"}},
-      {"--checkpoint-every", {"--tokens", "--emit"}},
-  };
-  return all;
-}
-
+// Options that the search of a configuration or a scaling table does not use, and options that need
+// one of some others: ignoring them would mislead the user.
 void refuse_options_without_effect(const CLI::App& command) {
+  using Rules = std::vector<std::pair<std::string, std::vector<std::string>>>;
+  const Rules unused = {{"--scaling",
+                         {"--config", "--tokens", "--checkpoint-every", "--best", "--explain",
+                          "--emit", "--data", "--tokenizer", "--json"}},
+                        {"--config",
+                         {"--model", "--batch", "--length", "--precision", "--optimizer",
+                          "--tokens", "--checkpoint-every", "--explain", "--emit", "--data",
+                          "--tokenizer", "--svg", "--json", "--overwrite"}}};
+  const Rules needed = {{"--svg", {"--scaling", "--explain"}},
+                        {"--data", {"--emit"}},
+                        {"--tokenizer", {"--emit"}},
+                        {"--checkpoint-every", {"--tokens", "--emit"}}};
   const auto given = [&](const std::string& name) { return command.get_option(name)->count() > 0; };
-  for (const Unused& one : unused())
-    for (const std::string& name : one.options)
-      if (given(one.with) && given(name))
-        user_error("{} has no effect with {}: remove one of them", name, one.with);
-  for (const auto& [option, one_of] : requirements())
+  for (const auto& [with, options] : unused)
+    for (const std::string& name : options)
+      if (given(with) && given(name))
+        user_error("{} has no effect with {}: remove one of them", name, with);
+  for (const auto& [option, one_of] : needed)
     if (given(option) && std::none_of(one_of.begin(), one_of.end(), given))
       user_error("{} has no effect without {}", option, fmt::join(one_of, " or "));
 }
 
 void add_job_options(CLI::App& command, PlanSearchOptions& search) {
-  command.add_option("--model", search.model, "Search layouts for this model: a preset or a file");
-  command.add_option("--config", search.config,
-                     "Search layouts for each stage of this run configuration, with its own batch, "
-                     "length and tokens; adds them up");
-  command.add_option("--machine", search.machine,
-                     "A machine's name (kintsugi plan machines) or YAML file");
-  command.add_option("--gpus", search.gpus, "Number of GPUs");
-  command.add_option("--batch", search.batch, "Sequences per step (default: about 4M tokens)");
-  command
-      .add_option("--length", search.length,
-                  "Tokens per sequence (default: the model's maximum, at most 8192)")
-      ->transform(whole_number(between(1, 1 << 30)));
-  command.add_option(
-      "--precision", search.precision,
+  const AddOption add(command);
+  add("--model", search.model, "Search layouts for this model: a preset or a file");
+  add("--config", search.config,
+      "Search layouts for each stage of this run configuration, with its own batch, length and "
+      "tokens; adds them up");
+  add("--machine", search.machine, "A machine's name (kintsugi plan machines) or YAML file");
+  add("--gpus", search.gpus, "Number of GPUs");
+  add("--batch", search.batch, "Sequences per step (default: about 4M tokens)");
+  add("--length", search.length, "Tokens per sequence (default: the model's maximum, at most 8192)",
+      whole_number(between(1, 1 << 30)));
+  add("--precision", search.precision,
       "bf16 (the default), fp16, fp32, or fp8 (bf16 with train.fp8.recipe: rowwise)");
-  command.add_option("--optimizer", search.optimizer, "adamw (the default) or muon")
-      ->check(CLI::IsMember({"adamw", "muon"}));
-  command.add_option("--tokens", search.tokens,
-                     "Tokens of the whole run; adds its days, energy and CO2e");
-  command
-      .add_option("--checkpoint-every", search.checkpoint_every,
-                  "With --tokens or --emit: steps between checkpoints (default: 250; 0: none)")
-      ->transform(whole_number(between(0, 1e12)));
+  add("--optimizer", search.optimizer, "adamw (the default) or muon",
+      CLI::IsMember({"adamw", "muon"}));
+  add("--tokens", search.tokens, "Tokens of the whole run; adds its days, energy and CO2e");
+  add("--checkpoint-every", search.checkpoint_every,
+      "With --tokens or --emit: steps between checkpoints (default: 250; 0: none)",
+      whole_number(between(0, 1e12)));
 }
 
 void add_result_options(CLI::App& command, PlanSearchOptions& search) {
-  command.add_option("--rank-by", search.rank_by,
-                     "Order layouts by time (the default), energy or cost");
-  command
-      .add_option("--eur-per-gpu-hour", search.eur_per_gpu_hour,
-                  "Price of a GPU-hour (default: the machine's), for --rank-by cost, --tokens or "
-                  "--scaling")
-      ->transform(real_number(between(0, 1e6)));
+  const AddOption add(command);
+  add("--rank-by", search.rank_by, "Order layouts by time (the default), energy or cost");
+  add("--eur-per-gpu-hour", search.eur_per_gpu_hour,
+      "Price of a GPU-hour (default: the machine's), for --rank-by cost, --tokens or --scaling",
+      real_number(between(0, 1e6)));
   add_search_limits(command, search.limits);
-  command
-      .add_option("--best", search.limits.best,
-                  "Number of layouts to print (default: 10; with --explain: none)")
-      ->transform(whole_number(between(1, 1000)));
-  command
-      .add_option("--explain", search.explain,
-                  "Show memory, time and pipeline of the n-th best layout")
-      ->transform(whole_number(between(1, 1000)));
-  command.add_option("--emit", search.emit,
-                     "Write a configuration for kintsugi train to this file");
-  command.add_option("--data", search.data, "With --emit: path of the training data");
-  command.add_option("--tokenizer", search.tokenizer, "With --emit: the tokenizer of the model");
-  command.add_option("--scaling", search.scaling,
-                     "strong or weak: print a scaling table for up to --gpus");
-  command.add_option("--svg", search.svg,
-                     "Also write the diagram of --scaling or --explain to this file");
+  add("--best", search.limits.best,
+      "Number of layouts to print (default: 10; with --explain: none)",
+      whole_number(between(1, 1000)));
+  add("--explain", search.explain, "Show memory, time and pipeline of the n-th best layout",
+      whole_number(between(1, 1000)));
+  add("--emit", search.emit, "Write a configuration for kintsugi train to this file");
+  add("--data", search.data, "With --emit: path of the training data");
+  add("--tokenizer", search.tokenizer, "With --emit: the tokenizer of the model");
+  add("--scaling", search.scaling, "strong or weak: print a scaling table for up to --gpus");
+  add("--svg", search.svg, "Also write the diagram of --scaling or --explain to this file");
   add_overwrite_option(command, search.overwrite);
-  command.add_flag("--json", search.as_json, "Print JSON");
+  add("--json", search.as_json, "Print JSON");
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
+#include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "core/error.h"
 #include "core/output_file.h"
 #include "core/table.h"
@@ -101,20 +100,17 @@ void add_plan_schedule(CLI::App& plan) {
   const auto o = std::make_shared<PlanScheduleOptions>();
   const CLI::Validator count = whole_number(between(1, INT32_MAX));
   CLI::App* command = plan.add_subcommand("schedule", "Draw a pipeline schedule");
-  command->add_option("schedule", o->schedule, "gpipe, 1f1b (the default), interleaved or zb-h1");
-  command->add_option("--stages", o->stages, "Pipeline stages")->transform(count)->required();
-  command->add_option("--micro-batches", o->micro_batches, "Micro-batches per step")
-      ->transform(count)
-      ->required();
-  command->add_option("--chunks", o->chunks, "Model chunks per rank (interleaved: 2 or more)")
-      ->transform(whole_number(between(0, INT32_MAX)));
-  command
-      ->add_option("--backward-ratio", o->backward_ratio,
-                   "Backward time / forward time (default: 2)")
-      ->transform(real_number());
-  command->add_option("--svg", o->svg, "Also write the diagram to this file");
+  const AddOption add(*command);
+  add("schedule", o->schedule, "gpipe, 1f1b (the default), interleaved or zb-h1");
+  add("--stages", o->stages, "Pipeline stages", count, kRequired);
+  add("--micro-batches", o->micro_batches, "Micro-batches per step", count, kRequired);
+  add("--chunks", o->chunks, "Model chunks per rank (interleaved: 2 or more)",
+      whole_number(between(0, INT32_MAX)));
+  add("--backward-ratio", o->backward_ratio, "Backward time / forward time (default: 2)",
+      real_number());
+  add("--svg", o->svg, "Also write the diagram to this file");
   add_overwrite_option(*command, o->overwrite);
-  command->add_flag("--json", o->as_json, "Print JSON");
+  add("--json", o->as_json, "Print JSON");
   command->footer(
       "The diagram assumes equal stages and messages that take no time.\n\nExamples:\n"
       "  kintsugi plan schedule 1f1b --stages 4 --micro-batches 8 --svg 1f1b.svg\n"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <optional>
 
 #include "cli/backends.h"
@@ -161,21 +160,17 @@ std::string search_text(const PlanSearchOptions& options, Planner& planner,
 }  // namespace
 
 void add_search_limits(CLI::App& command, SearchLimits& limits) {
+  const AddOption add(command);
   const CLI::Validator count = whole_number(between(1, 1 << 20));
-  command.add_option("--tp", limits.tp, "Only layouts with this tensor-parallel size")
-      ->transform(count);
-  command.add_option("--cp", limits.cp, "Only layouts with this context-parallel size")
-      ->transform(count);
-  command.add_option("--pp", limits.pp, "Only layouts with this many pipeline stages")
-      ->transform(count);
-  command.add_option("--micro", limits.micro, "Only layouts with this micro-batch size")
-      ->transform(count);
-  command.add_option("--zero", limits.zero, "Only layouts with this ZeRO stage")
-      ->transform(whole_number(between(0, 3)));
-  command.add_option("--recompute", limits.recompute,
-                     "Only layouts with this recomputation: none, selective or full");
-  command.add_option("--schedule", limits.schedule,
-                     "Only layouts with this schedule: gpipe, 1f1b, interleaved or zb-h1");
+  add("--tp", limits.tp, "Only layouts with this tensor-parallel size", count);
+  add("--cp", limits.cp, "Only layouts with this context-parallel size", count);
+  add("--pp", limits.pp, "Only layouts with this many pipeline stages", count);
+  add("--micro", limits.micro, "Only layouts with this micro-batch size", count);
+  add("--zero", limits.zero, "Only layouts with this ZeRO stage", whole_number(between(0, 3)));
+  add("--recompute", limits.recompute,
+      "Only layouts with this recomputation: none, selective or full");
+  add("--schedule", limits.schedule,
+      "Only layouts with this schedule: gpipe, 1f1b, interleaved or zb-h1");
 }
 
 std::int64_t count_of(const char* option, const std::string& text) {

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -13,8 +12,8 @@
 #include <vector>
 
 #include "cli/backends.h"
+#include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/plan/commands.h"
 #include "cli/plan/search.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
@@ -72,10 +71,6 @@ void check_options(const PlanTuneOptions& o) {
   refuse_same_output("--emit", o.emit, "--log", o.log);
 }
 
-bool offloads_something(const OffloadConfig& offload) {
-  return offload.optimizer || offload.gradients || offload.activations;
-}
-
 // Describes everything that trials must have in common to be compared, except their layouts.
 std::string job_text(const PlanJob& job, const RunConfig& config, const std::string& machine,
                      int gpus) {
@@ -84,7 +79,7 @@ std::string job_text(const PlanJob& job, const RunConfig& config, const std::str
   return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, moments {}{}, {} ranks of {}",
                      count_parameters(ParameterSet(job.model)).total, job.model.layers, job.batch,
                      job.length, precision, to_string(job.optimizer.moments),
-                     offloads_something(config.offload) ? ", offloaded" : "", gpus, machine);
+                     offloads(config.offload) ? ", offloaded" : "", gpus, machine);
 }
 
 // A tuning run: the search and its trials so far.
@@ -197,7 +192,7 @@ std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig&
   limits.gpus = gpus;
   TrialRange range{.slower = o.within};
   // The memory model does not include offload.
-  if (offloads_something(config.offload)) range.memory = std::numeric_limits<double>::infinity();
+  if (offloads(config.offload)) range.memory = std::numeric_limits<double>::infinity();
   if (config.offload.activations && limits.recompute.empty()) limits.recompute = "full";
   Planner planner(job, machine);
   std::vector<Evaluation> candidates = trial_candidates(planner, limits, range);
@@ -262,39 +257,29 @@ void add_plan_tune(CLI::App& plan) {
   const auto o = std::make_shared<PlanTuneOptions>();
   CLI::App* command =
       plan.add_subcommand("tune", "Measure layouts of a configuration in short real runs");
-  command->add_option("config", o->config, "Configuration of the run: a YAML file")->required();
-  command->add_option("--machine", o->machine,
-                      "A machine's name (kintsugi plan machines) or YAML file");
-  command->add_option("--gpus", o->gpus, "Number of ranks of a trial");
+  const AddOption add(*command);
+  add("config", o->config, "Configuration of the run: a YAML file", kRequired);
+  add("--machine", o->machine, "A machine's name (kintsugi plan machines) or YAML file");
+  add("--gpus", o->gpus, "Number of ranks of a trial");
   add_search_limits(*command, o->limits);
-  command->add_option("--trials", o->trials, "Number of trials, including those in --log")
-      ->transform(whole_number(between(1, 100000)))
-      ->capture_default_str();
-  command->add_option("--steps", o->steps, "Steps per trial; the first two are warm-up")
-      ->transform(whole_number(between(3, 1000000)))
-      ->capture_default_str();
-  command->add_option("--at-once", o->at_once, "Trials to run at the same time")
-      ->transform(whole_number(between(1, 1000)))
-      ->capture_default_str();
-  command->add_option("--launch", o->launch,
-                      "Launch command; {ranks} and {trial} are replaced (default: mpirun -np "
-                      "{ranks})");
-  command->add_option("--trial-timeout", o->timeout, "Time limit of a trial")
-      ->type_name("TIME")
-      ->transform(duration(above(0)))
-      ->capture_default_str();
-  command
-      ->add_option("--within", o->within,
-                   "Try layouts predicted to be at most this factor slower than the best")
-      ->transform(real_number(between(1, 1e9)))
-      ->capture_default_str();
-  command->add_option("--log", o->log,
-                      "Append all trials to this CSV file; layouts already in it are not repeated");
-  command->add_option("--emit", o->emit, "Write the configuration with the best layout");
+  add("--trials", o->trials, "Number of trials, including those in --log",
+      whole_number(between(1, 100000)), kShowDefault);
+  add("--steps", o->steps, "Steps per trial; the first two are warm-up",
+      whole_number(between(3, 1000000)), kShowDefault);
+  add("--at-once", o->at_once, "Trials to run at the same time", whole_number(between(1, 1000)),
+      kShowDefault);
+  add("--launch", o->launch,
+      "Launch command; {ranks} and {trial} are replaced (default: mpirun -np {ranks})");
+  add("--trial-timeout", o->timeout, "Time limit of a trial", TypeName{"TIME"}, duration(above(0)),
+      kShowDefault);
+  add("--within", o->within, "Try layouts predicted to be at most this factor slower than the best",
+      real_number(between(1, 1e9)), kShowDefault);
+  add("--log", o->log,
+      "Append all trials to this CSV file; layouts already in it are not repeated");
+  add("--emit", o->emit, "Write the configuration with the best layout");
   add_overwrite_option(*command, o->overwrite);
-  command->add_option("--set", o->overrides, "Override a value of the configuration (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add("--set", o->overrides, "Override a value of the configuration (repeatable)",
+      TypeName{"KEY=VALUE"}, kRepeatable);
   command->footer(
       "Example:\n"
       "  kintsugi plan tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}' \\\n"

@@ -1,6 +1,3 @@
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,8 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/shutdown_signals.h"
-#include "core/error.h"
+#include "cli/process.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "http/http_server.h"
@@ -34,11 +30,6 @@ struct DashboardArguments {
                            .connection = {.max_body = 4096, .reply_timeout_s = 3600}};
 };
 
-std::string token_of(const std::string& option) {
-  const char* variable = std::getenv("KINTSUGI_DASHBOARD_TOKEN");
-  return !option.empty() || variable == nullptr ? option : variable;
-}
-
 void print_address(const HttpServer& server, const DashboardService& service, bool has_token) {
   log_info("{}: http://{}/{}", format_number(static_cast<std::int64_t>(service.run_count()), "run"),
            server.address(), has_token ? "?token=TOKEN" : "");
@@ -54,7 +45,7 @@ void print_address(const HttpServer& server, const DashboardService& service, bo
 
 void show_dashboard(const DashboardArguments& a) {
   const ShutdownSignals signals;
-  const std::string token = token_of(a.token);
+  const std::string token = or_variable(a.token, "KINTSUGI_DASHBOARD_TOKEN");
   DashboardService service({.folders = {a.folders.begin(), a.folders.end()},
                             .token = token,
                             .profile_json = profile_page_json});
@@ -75,21 +66,15 @@ void add_dashboard_command(CLI::App& app) {
   const auto a = std::make_shared<DashboardArguments>();
   CLI::App* command = app.add_subcommand(
       "dashboard", "Show the runs below folders in a web page, live while they train");
-  command->add_option("folders", a->folders, "Folders with runs, or run directories")
-      ->type_name("DIR")
-      ->required();
-  command
-      ->add_option("--host", a->server.host,
-                   "The address to listen on; 0.0.0.0: every network of this machine")
-      ->capture_default_str();
-  command->add_option("--port", a->server.port, "The port; 0: a free one, which is printed")
-      ->transform(whole_number(between(0, 65535)))
-      ->capture_default_str();
-  command
-      ->add_option("--token", a->token,
-                   "Browsers must give this token (?token=TOKEN in the address). Other users of "
-                   "the machine see options; the environment variable KINTSUGI_DASHBOARD_TOKEN "
-                   "hides it")
+  const AddOption add(*command);
+  add("folders", a->folders, "Folders with runs, or run directories", TypeName{"DIR"}, kRequired);
+  add("--host", a->server.host, "The address to listen on; 0.0.0.0: every network of this machine",
+      kShowDefault);
+  add("--port", a->server.port, "The port; 0: a free one, which is printed",
+      whole_number(between(0, 65535)), kShowDefault);
+  add("--token", a->token,
+      "Browsers must give this token (?token=TOKEN in the address). Other users of the machine see "
+      "options; the environment variable KINTSUGI_DASHBOARD_TOKEN hides it")
       ->check([](const std::string& token) { return token.empty() ? "--token is empty" : ""; });
   command->footer(
       "The dashboard only reads. Ctrl-C ends it. /metrics has the metrics of all runs for "

@@ -25,7 +25,7 @@ namespace {
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-constexpr std::array kEndSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr std::array kNotedSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGTSTP};
 constexpr std::array kErrorSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 // Read by signal handlers, so it is plain memory.
@@ -86,16 +86,8 @@ void wake() {
   // If the pipe is full, the wait ends anyway.
   if (::write(screen.pipe[1], "", 1) < 0) errno = before;
 }
-void on_end(int) {
-  screen.ended = 1;
-  wake();
-}
-void on_resize(int) {
-  screen.resized = 1;
-  wake();
-}
-void on_suspend(int) {
-  screen.suspended = 1;
+void on_signal(int signal) {
+  (signal == SIGWINCH ? screen.resized : signal == SIGTSTP ? screen.suspended : screen.ended) = 1;
   wake();
 }
 
@@ -163,19 +155,15 @@ TerminalScreen::TerminalScreen() {
   screen.suspended = 0;
   if (::pipe2(screen.pipe.data(), O_NONBLOCK | O_CLOEXEC) != 0)
     user_error("the terminal cannot be watched: {}", std::strerror(errno));
-  for (const int signal : kEndSignals) handle(signal, on_end);
+  for (const int signal : kNotedSignals) handle(signal, on_signal);
   for (const int signal : kErrorSignals) handle(signal, on_error_signal);
-  handle(SIGWINCH, on_resize);
-  handle(SIGTSTP, on_suspend);
   enter_screen();
 }
 
 TerminalScreen::~TerminalScreen() {
   leave_screen();
   for (const int signal : kErrorSignals) restore(signal);
-  for (const int signal : kEndSignals) restore(signal);
-  restore(SIGWINCH);
-  restore(SIGTSTP);
+  for (const int signal : kNotedSignals) restore(signal);
   for (const int end : screen.pipe) ::close(end);
 }
 

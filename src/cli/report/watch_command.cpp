@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -121,30 +120,26 @@ class LiveView {
     FrameOptions options = frame_options();
     options.rows = std::max(options.rows - 1, 1);
     options.logarithmic = logarithmic_;
-    return options;
-  }
-  FrameOptions options(const std::vector<WatchedRun>& runs) const {
-    FrameOptions options = this->options();
-    options.chosen = chosen_in(runs);
+    options.chosen = chosen();
     return options;
   }
   // By its name: runs change their places when they end.
-  std::size_t chosen_in(const std::vector<WatchedRun>& runs) const {
-    const auto found = std::find_if(runs.begin(), runs.end(), [this](const WatchedRun& run) {
+  std::size_t chosen() const {
+    const auto found = std::find_if(runs_.begin(), runs_.end(), [this](const WatchedRun& run) {
       return run.summary.id == chosen_;
     });
-    return found == runs.end() ? 0 : static_cast<std::size_t>(found - runs.begin());
+    return found == runs_.end() ? 0 : static_cast<std::size_t>(found - runs_.begin());
   }
   void look() {
     runs_ = watch_.look();
-    read_panels(watch_, runs_, options(runs_));
+    read_panels(watch_, runs_, options());
   }
   void choose(std::size_t further) {
     if (runs_.empty()) return;
-    chosen_ = runs_[(chosen_in(runs_) + further) % runs_.size()].summary.id;
+    chosen_ = runs_[(chosen() + further) % runs_.size()].summary.id;
   }
   void draw() {
-    std::vector<std::string> lines = watch_frame(runs_, options(runs_));
+    std::vector<std::string> lines = watch_frame(runs_, options());
     std::string keys = "q quit   l logarithmic axes";
     if (runs_.size() > 1) keys += "   tab or arrows: next run";
     lines.push_back(keys.substr(0, static_cast<std::size_t>(options().columns)));
@@ -173,16 +168,13 @@ void add_watch_command(CLI::App& app) {
   const auto options = std::make_shared<WatchOptions>();
   CLI::App* command = app.add_subcommand(
       "watch", "Show runs live in the terminal: progress, loss, speed, goodput and log");
-  command
-      ->add_option("runs", options->folders,
-                   "Run directories (run.dir), or folders of them, also of other nodes")
-      ->type_name("DIR")
-      ->required();
-  CLI::Option* every =
-      command->add_option("--every", options->every, "Time between two looks (default: 2 s)")
-          ->type_name("TIME")
-          ->transform(duration(between(0.1, 3600)));
-  command->add_flag("--once", options->once, "Print one frame and exit")->excludes(every);
+  const AddOption add(*command);
+  add("runs", options->folders,
+      "Run directories (run.dir), or folders of them, also of other nodes", TypeName{"DIR"},
+      kRequired);
+  CLI::Option* every = add("--every", options->every, "Time between two looks (default: 2 s)",
+                           TypeName{"TIME"}, duration(between(0.1, 3600)));
+  add("--once", options->once, "Print one frame and exit")->excludes(every);
   command->footer(
       "Examples:\n"
       "  kintsugi watch runs/demo\n"

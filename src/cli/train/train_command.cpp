@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -11,7 +10,6 @@
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/train/dry_run.h"
-#include "cli/train/energy_context.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
 #include "core/build_info.h"
@@ -327,6 +325,7 @@ void run_train(const TrainArguments& arguments) {
 }
 
 void add_profile_option(CLI::App& command, TrainArguments& arguments) {
+  const AddOption add(command);
   command
       .add_option_function<std::string>(
           "--profile",
@@ -339,8 +338,8 @@ void add_profile_option(CLI::App& command, TrainArguments& arguments) {
           "run.dir)")
       ->type_name("STEPS")
       ->expected(0, 1);
-  command.add_flag("--overwrite", arguments.overwrite,
-                   "With --profile file=PATH: replace this file if it exists");
+  add("--overwrite", arguments.overwrite,
+      "With --profile file=PATH: replace this file if it exists");
 }
 
 }  // namespace
@@ -348,34 +347,26 @@ void add_profile_option(CLI::App& command, TrainArguments& arguments) {
 void add_train_command(CLI::App& app) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model from a YAML configuration");
-  command->add_option("config", arguments->config, "The configuration of the run: a YAML file")
-      ->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "Override a value: --set optimizer.lr=3e-4 (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--resume", arguments->resume,
-                   "auto: resume from the latest checkpoint in run.dir if there is one; never: "
-                   "refuse a run.dir that already holds a run")
-      ->check(CLI::IsMember({"auto", "never"}))
-      ->capture_default_str();
+  const AddOption add(*command);
+  add("config", arguments->config, "The configuration of the run: a YAML file", kRequired);
+  add("--set", arguments->overrides, "Override a value: --set optimizer.lr=3e-4 (repeatable)",
+      TypeName{"KEY=VALUE"}, kRepeatable);
+  add("--resume", arguments->resume,
+      "auto: resume from the latest checkpoint in run.dir if there is one; never: refuse a run.dir "
+      "that already holds a run",
+      CLI::IsMember({"auto", "never"}), kShowDefault);
   add_profile_option(*command, *arguments);
-  command->add_flag(
-      "--check", arguments->check,
+  add("--check", arguments->check,
       "Check configuration, data, memory and run directory as a start does, then stop");
-  CLI::Option* dry = command->add_flag("--dry-run", arguments->dry_run,
-                                       "Predict whether the run fits a machine and how long it "
-                                       "takes there; train nothing");
-  command
-      ->add_option("--machine", arguments->plan.machine,
-                   "With --dry-run: a machine's name (kintsugi plan machines) or YAML file")
+  CLI::Option* dry =
+      add("--dry-run", arguments->dry_run,
+          "Predict whether the run fits a machine and how long it takes there; train nothing");
+  add("--machine", arguments->plan.machine,
+      "With --dry-run: a machine's name (kintsugi plan machines) or YAML file")
       ->needs(dry);
-  command
-      ->add_option("--gpus", arguments->plan.gpus,
-                   "With --dry-run: number of GPUs (default: as many as the layout needs)")
-      ->transform(whole_number(between(1, INT32_MAX)))
+  add("--gpus", arguments->plan.gpus,
+      "With --dry-run: number of GPUs (default: as many as the layout needs)",
+      whole_number(between(1, INT32_MAX)))
       ->needs(dry);
   command->footer(
       "Example:\n"

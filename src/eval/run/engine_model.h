@@ -1,8 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <optional>
-
 #include "data/tokenizers/tokenizer.h"
 #include "eval/scoring_model.h"
 #include "serve/generation.h"

@@ -1,6 +1,5 @@
 #include "eval/run/python_random.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <unordered_set>

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "core/error.h"
-#include "eval/aggregation.h"
-#include "eval/bleu.h"
-#include "eval/chrf.h"
 #include "eval/run/python_random.h"
+#include "eval/scoring.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 namespace {
@@ -55,8 +51,8 @@ const Metric& metric_named(const std::vector<Metric>& metrics, const std::string
   for (const Metric& metric : metrics)
     if (metric.name == name) return metric;
   user_error(
-      "{}: {} is not defined for these documents: it needs one right choice each, and the "
-      "same number of choices",
+      "{}: {} is not defined for these documents: it needs one right choice each, and the same "
+      "number of choices",
       task.name, name);
 }
 
@@ -156,47 +152,37 @@ Scored score_whole_texts(const TaskMetric& metric, const TaskAnswers& answers,
 
 // ---- generated texts
 
-// BLEU or chrF of texts with any number of references.
-class TranslationScorer {
- public:
-  TranslationScorer(const std::vector<DocumentRequests>& requests, const Segments& texts,
-                    bool is_bleu)
-      : requests_(requests), texts_(texts), is_bleu_(is_bleu) {}
-
-  double score(std::span<const std::size_t> chosen) const {
-    std::size_t most = 0;
-    for (const std::size_t i : chosen) most = std::max(most, requests_[i].targets.size());
-    std::vector<Segments> sets(most);
-    Segments texts;
-    for (const std::size_t i : chosen) {
-      texts.push_back(texts_[i]);
-      const std::vector<std::string>& targets = requests_[i].targets;
-      for (std::size_t k = 0; k < most; ++k)
-        sets[k].push_back(k < targets.size() ? targets[k] : "");
-    }
-    const References references(std::move(sets), texts.size());
-    return is_bleu_ ? corpus_bleu(texts, references, {}).score : corpus_chrf(texts, references, {});
+// BLEU or chrF of some texts, each with any number of references.
+double translation_score(const std::string& metric, const std::vector<DocumentRequests>& requests,
+                         const Segments& all, std::span<const std::size_t> chosen) {
+  std::size_t most = 0;
+  for (const std::size_t i : chosen) most = std::max(most, requests[i].targets.size());
+  std::vector<Segments> sets(most);
+  Segments texts;
+  for (const std::size_t i : chosen) {
+    texts.push_back(all[i]);
+    const std::vector<std::string>& targets = requests[i].targets;
+    for (std::size_t k = 0; k < most; ++k) sets[k].push_back(k < targets.size() ? targets[k] : "");
   }
-
- private:
-  const std::vector<DocumentRequests>& requests_;
-  const Segments& texts_;
-  bool is_bleu_;
-};
+  const References references(std::move(sets), texts.size());
+  return metric == "bleu" ? corpus_bleu(texts, references, {}).score
+                          : corpus_chrf(texts, references, {});
+}
 
 Scored score_translations(const TaskMetric& metric, const PreparedTask& task, const Segments& texts,
                           const ScoreOptions& options) {
-  const TranslationScorer scorer(task.requests, texts, metric.name == "bleu");
+  const auto score = [&](std::span<const std::size_t> chosen) {
+    return translation_score(metric.name, task.requests, texts, chosen);
+  };
   std::vector<std::size_t> all(texts.size());
   Scored result;
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i] = i;
     result.values.push_back(EvalDocument::array({task.requests[i].targets, texts[i]}));
   }
-  result.metric = {metric.name, scorer.score(all), std::nullopt};
+  result.metric = {metric.name, score(all), std::nullopt};
   result.metric.stderr_of_mean =
-      bootstrap_stderr(all.size(), std::min<std::int64_t>(100, options.bootstrap_samples),
-                       [&](std::span<const std::size_t> chosen) { return scorer.score(chosen); });
+      bootstrap_stderr(all.size(), std::min<std::int64_t>(100, options.bootstrap_samples), score);
   return result;
 }
 

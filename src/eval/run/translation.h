@@ -2,10 +2,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "eval/scoring_model.h"
-#include "eval/segments.h"
+#include "eval/translation_scores.h"
 
 namespace kintsugi {
 

@@ -108,8 +108,7 @@ class Doctor {
   }
 
   void note(Severity severity, const char* check, std::string text) {
-    diagnosis_.findings.push_back(
-        {.severity = severity, .check = check, .text = std::move(text), .nodes = {}});
+    diagnosis_.findings.push_back({severity, check, std::move(text)});
   }
 
   // Rank 0 writes a file that the first rank of every node must see.

@@ -1,113 +1,55 @@
 #include "launch/doctor/facts.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
+#include "launch/topology.h"
 
 namespace kintsugi {
-namespace {
-
-using nlohmann::json;
 
 constexpr int kMostCores = 1 << 16;
 
-json json_of(const PairRate& pair) {
-  return {{"first", pair.first},
-          {"second", pair.second},
-          {"between_nodes", pair.between_nodes},
-          {"bytes_per_s", pair.bytes_per_s},
-          {"wrong", pair.wrong}};
+// The names of the fields are the keys.
+static void to_json(nlohmann::json& json, const BindingFacts& facts) {
+  json = {{"cores", number_list(facts.cores)},
+          {"usable", number_list(facts.usable)},
+          {"threads", facts.threads},
+          {"gpu", facts.gpu},
+          {"gpu_cores", number_list(facts.gpu_cores)}};
 }
-
-PairRate pair_of(const json& fields) {
-  return {.first = fields.at("first"),
-          .second = fields.at("second"),
-          .between_nodes = fields.at("between_nodes"),
-          .bytes_per_s = fields.at("bytes_per_s"),
-          .wrong = fields.at("wrong")};
+static void from_json(const nlohmann::json& json, BindingFacts& facts) {
+  facts = {.cores = parse_number_list(json.at("cores")),
+           .usable = parse_number_list(json.at("usable")),
+           .threads = json.at("threads"),
+           .gpu = json.at("gpu"),
+           .gpu_cores = parse_number_list(json.at("gpu_cores"))};
 }
-
-}  // namespace
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceFacts, name, problem, hash, free_bytes, flops_per_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PairRate, first, second, between_nodes, bytes_per_s, wrong)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DirectoryFacts, checked, problem, sees_first, free_bytes,
+                                   write_bytes_per_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostFacts, clock_offset_s, wall_clock_s, shared_memory_free,
+                                   old_shared_memory, open_files)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, node, binding, device, pairs, directory, host)
 
 std::string to_json_text(const RankFacts& facts) {
-  json pairs = json::array();
-  for (const PairRate& pair : facts.pairs) pairs.push_back(json_of(pair));
-  // printable: names and system messages may be any bytes, but JSON is UTF-8.
-  const json text = {{"rank", facts.rank},
-                     {"node", printable(facts.node)},
-                     {"binding",
-                      {{"cores", number_list(facts.binding.cores)},
-                       {"usable", number_list(facts.binding.usable)},
-                       {"threads", facts.binding.threads},
-                       {"gpu", printable(facts.binding.gpu)},
-                       {"gpu_cores", number_list(facts.binding.gpu_cores)}}},
-                     {"device",
-                      {{"name", printable(facts.device.name)},
-                       {"problem", printable(facts.device.problem)},
-                       {"hash", facts.device.hash},
-                       {"free_bytes", facts.device.free_bytes},
-                       {"flops_per_s", facts.device.flops_per_s}}},
-                     {"pairs", pairs},
-                     {"directory",
-                      {{"checked", facts.directory.checked},
-                       {"problem", printable(facts.directory.problem)},
-                       {"sees_first", facts.directory.sees_first},
-                       {"free_bytes", facts.directory.free_bytes},
-                       {"write_bytes_per_s", facts.directory.write_bytes_per_s}}},
-                     {"host",
-                      {{"clock_offset_s", facts.host.clock_offset_s},
-                       {"wall_clock_s", facts.host.wall_clock_s},
-                       {"shared_memory_free", facts.host.shared_memory_free},
-                       {"old_shared_memory", facts.host.old_shared_memory},
-                       {"open_files", facts.host.open_files}}}};
-  return text.dump();
+  RankFacts copy = facts;
+  // Names and system messages may be any bytes, but JSON is UTF-8.
+  for (std::string* text : {&copy.node, &copy.binding.gpu, &copy.device.name, &copy.device.problem,
+                            &copy.directory.problem})
+    *text = printable(*text);
+  return nlohmann::json(copy).dump();
 }
 
 RankFacts facts_of(const std::string& json_text) {
-  const json all = json::parse(json_text);
-  const json &binding = all.at("binding"), &device = all.at("device"),
-             &directory = all.at("directory"), &host = all.at("host");
-  RankFacts facts{.rank = all.at("rank"),
-                  .node = all.at("node"),
-                  .binding = {.cores = parse_number_list(binding.at("cores")),
-                              .usable = parse_number_list(binding.at("usable")),
-                              .threads = binding.at("threads"),
-                              .gpu = binding.at("gpu"),
-                              .gpu_cores = parse_number_list(binding.at("gpu_cores"))},
-                  .device = {.name = device.at("name"),
-                             .problem = device.at("problem"),
-                             .hash = device.at("hash"),
-                             .free_bytes = device.at("free_bytes"),
-                             .flops_per_s = device.at("flops_per_s")},
-                  .pairs = {},
-                  .directory = {.checked = directory.at("checked"),
-                                .problem = directory.at("problem"),
-                                .sees_first = directory.at("sees_first"),
-                                .free_bytes = directory.at("free_bytes"),
-                                .write_bytes_per_s = directory.at("write_bytes_per_s")},
-                  .host = {.clock_offset_s = host.at("clock_offset_s"),
-                           .wall_clock_s = host.at("wall_clock_s"),
-                           .shared_memory_free = host.at("shared_memory_free"),
-                           .old_shared_memory = host.at("old_shared_memory"),
-                           .open_files = host.at("open_files")}};
-  for (const json& pair : all.at("pairs")) facts.pairs.push_back(pair_of(pair));
-  return facts;
+  return nlohmann::json::parse(json_text).get<RankFacts>();
 }
 
 std::string number_list(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t at = 0; at < numbers.size();) {
-    std::size_t last = at;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[at]);
-    if (last > at) text += fmt::format("-{}", numbers[last]);
-    at = last + 1;
-  }
-  return text;
+  return to_ranges(CpuSet(numbers.begin(), numbers.end()));
 }
 
 std::vector<int> parse_number_list(const std::string& text) {
@@ -126,6 +68,40 @@ std::vector<int> parse_number_list(const std::string& text) {
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   return numbers;
+}
+
+NodeGroups::NodeGroups(const std::vector<std::string>& node_of_rank) {
+  std::map<std::string, int> numbers;
+  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
+    const auto [found, added] = numbers.emplace(node_of_rank[rank], static_cast<int>(names.size()));
+    if (added) {
+      names.push_back(node_of_rank[rank]);
+      ranks.emplace_back();
+    }
+    std::vector<int>& members = ranks[static_cast<std::size_t>(found->second)];
+    node.push_back(found->second);
+    local.push_back(static_cast<int>(members.size()));
+    members.push_back(static_cast<int>(rank));
+  }
+}
+
+std::vector<std::string> nodes_of(const std::vector<RankFacts>& ranks) {
+  std::vector<std::string> nodes;
+  nodes.reserve(ranks.size());
+  for (const RankFacts& rank : ranks) nodes.push_back(rank.node);
+  return nodes;
+}
+
+std::vector<std::vector<std::pair<int, int>>> ring_rounds(int n) {
+  std::vector<std::vector<std::pair<int, int>>> rounds;
+  for (int first : {0, 1}) {
+    std::vector<std::pair<int, int>> round;
+    for (int i = first; i + 1 < n; i += 2) round.emplace_back(i, i + 1);
+    if (!round.empty()) rounds.push_back(std::move(round));
+  }
+  if (n > 2 && n % 2 == 0) rounds[1].emplace_back(0, n - 1);  // closes the ring
+  if (n > 2 && n % 2 == 1) rounds.push_back({{0, n - 1}});
+  return rounds;
 }
 
 }  // namespace kintsugi

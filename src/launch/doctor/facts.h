@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kintsugi {
@@ -68,5 +69,18 @@ RankFacts facts_of(const std::string& json_text);
 // "0-3,8" of {0, 1, 2, 3, 8}, and back. Text that is no such list gives an empty one.
 std::string number_list(const std::vector<int>& numbers);
 std::vector<int> parse_number_list(const std::string& text);
+
+// The ranks of each node, in the order of their first ranks.
+struct NodeGroups {
+  std::vector<std::string> names;
+  std::vector<std::vector<int>> ranks;  // by node
+  std::vector<int> node, local;         // by rank: number of its node, and rank within it
+
+  explicit NodeGroups(const std::vector<std::string>& node_of_rank);
+};
+std::vector<std::string> nodes_of(const std::vector<RankFacts>& ranks);
+
+// Pairs of neighbours in a ring of n, in rounds of disjoint pairs: at most three rounds.
+std::vector<std::vector<std::pair<int, int>>> ring_rounds(int n);
 
 }  // namespace kintsugi

@@ -16,9 +16,9 @@ std::string_view to_string(Severity severity);
 
 struct Finding {
   Severity severity = Severity::Note;
-  std::string check;               // "binding", "device", "links", …
-  std::string text;                // one line with rank, node and remedy
-  std::vector<std::string> nodes;  // those at fault, which jobs should avoid; often none
+  std::string check = {};               // "binding", "device", "links", …
+  std::string text = {};                // one line with rank, node and remedy
+  std::vector<std::string> nodes = {};  // those at fault, which jobs should avoid; often none
   NodeTrouble kind = NodeTrouble::Sick;
   bool mistake = false;  // of the user: another attempt fails in the same way
 };

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <set>
 
 #include "launch/doctor/judge.h"
-#include "launch/doctor/node_groups.h"
 
 namespace kintsugi {
 namespace {
@@ -50,7 +48,7 @@ void judge_shared_cores(const Node& node, Findings& findings) {
   for (const RankFacts* rank : node) used = joined_cores(used, rank->binding.cores);
   const Cores idle = without(usable_cores(node), used);
   if (idle.empty()) return;
-  Finding finding{.severity = Severity::Warning, .check = "binding", .text = "", .nodes = {}};
+  Finding finding{.severity = Severity::Warning, .check = "binding", .text = ""};
   int pairs = 0;
   for (std::size_t i = 0; i < node.size(); ++i)
     for (std::size_t j = i + 1; j < node.size(); ++j) {
@@ -88,7 +86,6 @@ void judge_shared_gpus(const Node& node, Findings& findings) {
          .text = fmt::format("ranks {} and {} on {} both use GPU {}: start as many ranks on a node "
                              "as it has GPUs, with cuda.device: auto",
                              owner->second, rank->rank, rank->node, rank->binding.gpu),
-         .nodes = {},
          .mistake = true});
     return;
   }
@@ -98,14 +95,11 @@ void judge_numa(const Node& node, Findings& findings) {
   for (const RankFacts* rank : node) {
     const BindingFacts& binding = rank->binding;
     if (binding.gpu_cores.empty() || !common(binding.cores, binding.gpu_cores).empty()) continue;
-    findings.push_back(
-        {.severity = Severity::Warning,
-         .check = "binding",
-         .text = fmt::format("rank {} on {} is bound to cores {}, but its GPU {} is near cores {}: "
-                             "bind it to those",
-                             rank->rank, rank->node, number_list(binding.cores), binding.gpu,
-                             number_list(binding.gpu_cores)),
-         .nodes = {}});
+    findings.push_back({Severity::Warning, "binding",
+                        fmt::format("rank {} on {} is bound to cores {}, but its GPU {} is "
+                                    "near cores {}: bind it to those",
+                                    rank->rank, rank->node, number_list(binding.cores), binding.gpu,
+                                    number_list(binding.gpu_cores))});
   }
 }
 
@@ -132,12 +126,11 @@ Findings judge_binding(const std::vector<RankFacts>& ranks, bool share_gpu) {
     judge_numa(node, findings);
     const int cores = static_cast<int>(usable_cores(node).size()), threads = threads_of(node);
     if (cores > 0 && threads > cores)
-      findings.push_back({.severity = Severity::Warning,
-                          .check = "binding",
-                          .text = fmt::format("{}: {} ranks with {} threads on {} cores; set "
-                                              "threads, or start fewer ranks",
-                                              node.front()->node, node.size(), threads, cores),
-                          .nodes = {}});
+      findings.push_back(
+          {Severity::Warning, "binding",
+           fmt::format(
+               "{}: {} ranks with {} threads on {} cores; set threads, or start fewer ranks",
+               node.front()->node, node.size(), threads, cores)});
     const bool free = std::any_of(node.begin(), node.end(),
                                   [](const RankFacts* rank) { return !rank->binding.bound(); });
     if (node.size() > 1 && free && ++unbound_nodes == 1) unbound_node = node.front()->node;
@@ -148,8 +141,7 @@ Findings judge_binding(const std::vector<RankFacts>& ranks, bool share_gpu) {
          .check = "binding",
          .text = fmt::format(
              "ranks on {}{} are not bound to cores", unbound_node,
-             unbound_nodes == 1 ? "" : fmt::format(" and {} more nodes", unbound_nodes - 1)),
-         .nodes = {}});
+             unbound_nodes == 1 ? "" : fmt::format(" and {} more nodes", unbound_nodes - 1))});
   return findings;
 }
 

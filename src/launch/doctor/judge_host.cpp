@@ -5,7 +5,6 @@
 
 #include "core/units.h"
 #include "launch/doctor/judge.h"
-#include "launch/doctor/node_groups.h"
 
 namespace kintsugi {
 namespace {
@@ -26,21 +25,17 @@ std::string some(const std::vector<std::string>& names) {
   return text;
 }
 
-Finding finding_of(Severity severity, const char* check, std::string text) {
-  return {.severity = severity, .check = check, .text = std::move(text), .nodes = {}};
-}
-
 void judge_space(const RankFacts& rank, const std::string& directory, double needed, double wanted,
                  Findings& findings) {
   const double free = rank.directory.free_bytes;
   if (free >= wanted) return;
   const bool full = free < needed;
-  findings.push_back(finding_of(
-      full ? Severity::Error : Severity::Warning, "directory",
-      fmt::format("{} has {} free, {} {}: free some space, or choose another run.dir", directory,
-                  format_bytes(free),
-                  full ? "and the next checkpoint needs" : "and the checkpoints of this run need",
-                  format_bytes(full ? needed : wanted))));
+  findings.push_back(
+      {full ? Severity::Error : Severity::Warning, "directory",
+       fmt::format("{} has {} free, {} {}: free some space, or choose another run.dir", directory,
+                   format_bytes(free),
+                   full ? "and the next checkpoint needs" : "and the checkpoints of this run need",
+                   format_bytes(full ? needed : wanted))});
 }
 
 }  // namespace
@@ -69,10 +64,9 @@ Findings judge_directory(const std::vector<RankFacts>& ranks, const std::string&
   // What all nodes find is not the fault of a node.
   if (!sick.empty())
     findings.push_back(
-        {.severity = Severity::Error,
-         .check = "directory",
-         .text = checked == sick.size() ? problem : fmt::format("{}: {}", some(sick), problem),
-         .nodes = checked == sick.size() ? std::vector<std::string>{} : sick});
+        {Severity::Error, "directory",
+         checked == sick.size() ? problem : fmt::format("{}: {}", some(sick), problem),
+         checked == sick.size() ? std::vector<std::string>{} : sick});
   if (!blind.empty()) {
     const bool none = blind.size() + 1 == checked;
     findings.push_back(
@@ -99,32 +93,32 @@ Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& li
     const std::string& name = groups.names[node];
     const HostFacts& host = ranks[static_cast<std::size_t>(members.front())].host;
     if (std::abs(host.clock_offset_s) > limits.clock_s)
-      findings.push_back(finding_of(
-          Severity::Warning, "clock",
-          fmt::format("the clock of {} is {:.3g} s {} that of {}: times in logs cannot be compared",
-                      name, std::abs(host.clock_offset_s),
-                      host.clock_offset_s > 0 ? "behind" : "ahead of", groups.names.front())));
+      findings.push_back(
+          {Severity::Warning, "clock",
+           fmt::format(
+               "the clock of {} is {:.3g} s {} that of {}: times in logs cannot be compared", name,
+               std::abs(host.clock_offset_s), host.clock_offset_s > 0 ? "behind" : "ahead of",
+               groups.names.front())});
     if (host.wall_clock_s != 0 && (host.wall_clock_s < kYear2025 || host.wall_clock_s > kYear2100))
       findings.push_back(
-          finding_of(Severity::Warning, "clock", fmt::format("the clock of {} is wrong", name)));
+          {Severity::Warning, "clock", fmt::format("the clock of {} is wrong", name)});
     if (host.shared_memory_free >= 0 &&
         host.shared_memory_free < kSharedMemoryPerRank * static_cast<double>(members.size()))
-      findings.push_back(finding_of(
-          Severity::Warning, "environment",
-          fmt::format("/dev/shm of {} has {} free for {} ranks; MPI and NCCL may fail: delete old "
-                      "files there",
-                      name, format_bytes(host.shared_memory_free), members.size())));
+      findings.push_back(
+          {Severity::Warning, "environment",
+           fmt::format("/dev/shm of {} has {} free for {} ranks; MPI and NCCL may fail: "
+                       "delete old files there",
+                       name, format_bytes(host.shared_memory_free), members.size())});
     if (host.old_shared_memory > kMuchSharedMemory)
       findings.push_back(
-          finding_of(Severity::Note, "environment",
-                     fmt::format("/dev/shm of {} has {} of your files that are older than an hour",
-                                 name, format_bytes(host.old_shared_memory))));
+          {Severity::Note, "environment",
+           fmt::format("/dev/shm of {} has {} of your files that are older than an hour", name,
+                       format_bytes(host.old_shared_memory))});
     if (host.open_files > 0 && host.open_files < kFewOpenFiles)
       findings.push_back(
-          finding_of(Severity::Warning, "environment",
-                     fmt::format("{} allows {} open files per process: ulimit -n {} before the "
-                                 "launch",
-                                 name, host.open_files, 4 * kFewOpenFiles)));
+          {Severity::Warning, "environment",
+           fmt::format("{} allows {} open files per process: ulimit -n {} before the launch", name,
+                       host.open_files, 4 * kFewOpenFiles)});
   }
   return findings;
 }
@@ -132,15 +126,15 @@ Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& li
 Findings judge_network(const std::optional<std::string>& network, bool allow_sockets) {
   if (!network) return {};
   if (network->empty())
-    return {finding_of(Severity::Warning, "links",
-                       "the network that NCCL uses is not known, because NCCL_DEBUG is set: unset "
-                       "it to check")};
+    return {
+        {Severity::Warning, "links",
+         "the network that NCCL uses is not known, because NCCL_DEBUG is set: unset it to check"}};
   if (*network != "Socket" || allow_sockets)
-    return {finding_of(Severity::Note, "links", fmt::format("NCCL uses the network {}", *network))};
-  Finding finding = finding_of(
+    return {{Severity::Note, "links", fmt::format("NCCL uses the network {}", *network)}};
+  Finding finding = {
       Severity::Error, "links",
       "NCCL uses TCP between nodes: load the network plug-in of this machine (NCCL_NET_PLUGIN, "
-      "LD_LIBRARY_PATH), or set comm.allow_sockets if there is no other network");
+      "LD_LIBRARY_PATH), or set comm.allow_sockets if there is no other network"};
   finding.mistake = true;
   return {finding};
 }

@@ -8,7 +8,6 @@
 #include "core/statistics.h"
 #include "core/units.h"
 #include "launch/doctor/judge.h"
-#include "launch/doctor/node_groups.h"
 
 namespace kintsugi {
 namespace {
@@ -53,11 +52,10 @@ void judge_results(const std::vector<RankFacts>& ranks, Findings& findings) {
       if (!rank.device.hash.empty()) ++hashes[rank.device.hash];
       continue;
     }
-    findings.push_back(
-        {.severity = Severity::Error,
-         .check = "device",
-         .text = fmt::format("rank {} on {}: {}", rank.rank, rank.node, rank.device.problem),
-         .nodes = {rank.node}});
+    findings.push_back({Severity::Error,
+                        "device",
+                        fmt::format("rank {} on {}: {}", rank.rank, rank.node, rank.device.problem),
+                        {rank.node}});
   }
   if (hashes.size() < 2) return;
   const auto usual =
@@ -67,12 +65,11 @@ void judge_results(const std::vector<RankFacts>& ranks, Findings& findings) {
     if (rank.device.problem.empty() && !rank.device.hash.empty() &&
         rank.device.hash != usual->first)
       findings.push_back(
-          {.severity = Severity::Error,
-           .check = "device",
-           .text = fmt::format("rank {} on {}: its matmul gives other bits ({}) "
-                               "than that of {} ranks ({})",
-                               rank.rank, rank.node, rank.device.hash, usual->second, usual->first),
-           .nodes = {rank.node}});
+          {Severity::Error,
+           "device",
+           fmt::format("rank {} on {}: its matmul gives other bits ({}) than that of {} ranks ({})",
+                       rank.rank, rank.node, rank.device.hash, usual->second, usual->first),
+           {rank.node}});
 }
 
 void judge_free_memory(const std::vector<RankFacts>& ranks, const DoctorLimits& limits,
@@ -87,13 +84,11 @@ void judge_free_memory(const std::vector<RankFacts>& ranks, const DoctorLimits& 
     if (!rank.binding.gpu.empty() && rank.device.free_bytes > 0 &&
         rank.device.free_bytes < limits.free_memory * usual)
       findings.push_back(
-          {.severity = Severity::Warning,
-           .check = "device",
-           .text = fmt::format("rank {} on {}: GPU {} has {} free, the others {}: does another "
-                               "process use it?",
-                               rank.rank, rank.node, rank.binding.gpu,
-                               format_bytes(rank.device.free_bytes), format_bytes(usual)),
-           .nodes = {}});
+          {Severity::Warning, "device",
+           fmt::format(
+               "rank {} on {}: GPU {} has {} free, the others {}: does another process use it?",
+               rank.rank, rank.node, rank.binding.gpu, format_bytes(rank.device.free_bytes),
+               format_bytes(usual))});
 }
 
 void judge_compute_rates(const std::vector<RankFacts>& ranks, const DoctorLimits& limits,
@@ -110,26 +105,22 @@ void judge_compute_rates(const std::vector<RankFacts>& ranks, const DoctorLimits
   if (rates.empty()) return;
   const double usual = median(rates);
   if (expected.flops_per_s > 0 && usual < limits.machine * expected.flops_per_s)
-    findings.push_back({.severity = Severity::Warning,
-                        .check = "device",
-                        .text = fmt::format("the median matmul rate is {}; the machine description "
-                                            "says {}",
-                                            flops_text(usual), flops_text(expected.flops_per_s)),
-                        .nodes = {}});
+    findings.push_back({Severity::Warning, "device",
+                        fmt::format("the median matmul rate is {}; the machine description says {}",
+                                    flops_text(usual), flops_text(expected.flops_per_s))});
   if (rates.size() < kFewestRates) return;
   SlowNodes slow;
   for (const RankFacts* rank : compared)
     if (rank->device.flops_per_s < limits.slow * usual)
       add_slow(slow, rank->node, rank->rank, rank->device.flops_per_s);
   for (const auto& [node, found] : slow)
-    findings.push_back(
-        {.severity = found.lowest < limits.failed * usual ? Severity::Error : Severity::Warning,
-         .check = "device",
-         .text = fmt::format("{} on {}: slow matmul, {} ({:.0f} % of the median {})",
-                             ranks_text(found.ranks), node, flops_text(found.lowest),
-                             100 * found.lowest / usual, flops_text(usual)),
-         .nodes = {node},
-         .kind = NodeTrouble::Slow});
+    findings.push_back({found.lowest < limits.failed * usual ? Severity::Error : Severity::Warning,
+                        "device",
+                        fmt::format("{} on {}: slow matmul, {} ({:.0f} % of the median {})",
+                                    ranks_text(found.ranks), node, flops_text(found.lowest),
+                                    100 * found.lowest / usual, flops_text(usual)),
+                        {node},
+                        NodeTrouble::Slow});
 }
 
 // ---- links
@@ -199,13 +190,11 @@ void judge_pairs(const std::vector<JudgedPair>& judged, const std::vector<RankFa
     if (first) add_slow(slow, node_of(one.pair.first), one.pair.first, one.pair.bytes_per_s);
     if (second) add_slow(slow, node_of(one.pair.second), one.pair.second, one.pair.bytes_per_s);
     if (first || second) continue;
-    findings.push_back({.severity = between ? Severity::Warning : Severity::Note,
-                        .check = "links",
-                        .text = fmt::format("ranks {} ({}) and {} ({}) exchange {}, other pairs {}",
-                                            one.pair.first, node_of(one.pair.first),
-                                            one.pair.second, node_of(one.pair.second),
-                                            rate_text(one.pair.bytes_per_s), rate_text(one.usual)),
-                        .nodes = {}});
+    findings.push_back(
+        {between ? Severity::Warning : Severity::Note, "links",
+         fmt::format("ranks {} ({}) and {} ({}) exchange {}, other pairs {}", one.pair.first,
+                     node_of(one.pair.first), one.pair.second, node_of(one.pair.second),
+                     rate_text(one.pair.bytes_per_s), rate_text(one.usual))});
   }
   for (auto& [node, found] : slow) {
     std::sort(found.ranks.begin(), found.ranks.end());
@@ -228,12 +217,9 @@ void judge_expected(const std::vector<JudgedPair>& judged, double expected, cons
   if (rates.empty() || expected <= 0) return;
   const double usual = median(rates);
   if (usual >= limits.machine * expected) return;
-  findings.push_back({.severity = Severity::Warning,
-                      .check = "links",
-                      .text = fmt::format("the median rate {} is {}; the machine description says "
-                                          "{}",
-                                          what, rate_text(usual), rate_text(expected)),
-                      .nodes = {}});
+  findings.push_back({Severity::Warning, "links",
+                      fmt::format("the median rate {} is {}; the machine description says {}", what,
+                                  rate_text(usual), rate_text(expected))});
 }
 
 }  // namespace
@@ -261,13 +247,10 @@ Findings judge_links(const std::vector<RankFacts>& ranks, const DoctorLimits& li
                         &second = ranks[static_cast<std::size_t>(pair.second)];
         if (pair.wrong)
           findings.push_back(
-              {.severity = Severity::Error,
-               .check = "links",
-               .text = fmt::format("rank {} on {} received other bytes than rank {} on {} sent",
-                                   rank.rank, rank.node,
-                                   (rank.rank == first.rank ? second : first).rank,
-                                   (rank.rank == first.rank ? second : first).node),
-               .nodes = {}});
+              {Severity::Error, "links",
+               fmt::format("rank {} on {} received other bytes than rank {} on {} sent", rank.rank,
+                           rank.node, (rank.rank == first.rank ? second : first).rank,
+                           (rank.rank == first.rank ? second : first).node)});
         const bool shared =
             rank.binding.gpu.empty() && (busy.contains(first.node) || busy.contains(second.node));
         if (!shared && rank.rank == pair.first) pairs.push_back(pair);

@@ -10,7 +10,6 @@
 #include "backend/backend.h"
 #include "comm/communicator.h"
 #include "launch/doctor/facts.h"
-#include "launch/doctor/node_groups.h"
 
 namespace kintsugi {
 

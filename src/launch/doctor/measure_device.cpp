@@ -110,10 +110,9 @@ void check_device_memory(Backend& backend, std::int64_t bytes, DeviceFacts& fact
       fill(number);
       backend.download(read.data(), memory.rows(number, 1));
       if (std::memcmp(read.data(), written.data(), words * 8) == 0) continue;
-      facts.problem = fmt::format(
-          "its memory is damaged: byte block {} of {} does not hold what was "
-          "written",
-          number, blocks);
+      facts.problem =
+          fmt::format("its memory is damaged: byte block {} of {} does not hold what was written",
+                      number, blocks);
       return;
     }
   }

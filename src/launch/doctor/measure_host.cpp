@@ -1,11 +1,13 @@
-#include <fmt/format.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <string_view>
+#include <thread>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -53,6 +55,74 @@ void write_and_read(const fs::path& path, std::int64_t bytes, const SecondsClock
 bool starts_with_any(std::string_view text, std::initializer_list<std::string_view> beginnings) {
   return std::any_of(beginnings.begin(), beginnings.end(),
                      [&](std::string_view beginning) { return text.starts_with(beginning); });
+}
+
+// ---- binding
+
+constexpr int kMostCpus = 8192;
+
+// The cores of this thread, as the kernel stores them.
+class AffinityMask {
+ public:
+  AffinityMask() : set_(CPU_ALLOC(kMostCpus)), bytes_(CPU_ALLOC_SIZE(kMostCpus)) {
+    CPU_ZERO_S(bytes_, set_);
+  }
+  ~AffinityMask() { CPU_FREE(set_); }
+  AffinityMask(const AffinityMask&) = delete;
+  AffinityMask& operator=(const AffinityMask&) = delete;
+
+  void add_all() {
+    for (int cpu = 0; cpu < kMostCpus; ++cpu)
+      CPU_SET_S(static_cast<std::size_t>(cpu), bytes_, set_);
+  }
+  bool read() { return sched_getaffinity(0, bytes_, set_) == 0; }
+  bool apply() const { return sched_setaffinity(0, bytes_, set_) == 0; }
+  std::vector<int> cpus() const {
+    std::vector<int> list;
+    for (int cpu = 0; cpu < kMostCpus; ++cpu)
+      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), bytes_, set_)) list.push_back(cpu);
+    return list;
+  }
+
+ private:
+  cpu_set_t* set_;
+  std::size_t bytes_;
+};
+
+std::vector<int> allowed_cpus() {
+  AffinityMask set;
+  return set.read() ? set.cpus() : std::vector<int>{};
+}
+
+// What the control group allows: a thread that asks for all cores gets those. The thread ends at
+// once, and its binding with it.
+std::vector<int> usable_cpus() {
+  std::vector<int> cpus;
+  std::thread([&] {
+    AffinityMask all;
+    all.add_all();
+    all.apply();
+    cpus = allowed_cpus();
+  }).join();
+  return cpus;
+}
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::vector<int> cpus_near(const std::string& pci, const fs::path& root) {
+  if (pci.empty()) return {};
+  std::string address = pci;
+  std::transform(address.begin(), address.end(), address.begin(),
+                 [](unsigned char letter) { return std::tolower(letter); });
+  const std::string numa = first_line(root / "sys/bus/pci/devices" / address / "numa_node");
+  if (numa.empty() || numa.front() == '-') return {};  // -1: the machine does not say
+  return parse_number_list(
+      first_line(root / "sys/devices/system/node" / ("node" + numa) / "cpulist"));
 }
 
 }  // namespace
@@ -108,6 +178,14 @@ std::vector<std::pair<std::string, std::string>> network_variables(const char* c
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+BindingFacts measure_binding(int threads, const std::string& gpu, const fs::path& root) {
+  return {.cores = allowed_cpus(),
+          .usable = usable_cpus(),
+          .threads = threads,
+          .gpu = gpu,
+          .gpu_cores = cpus_near(gpu, root)};
 }
 
 }  // namespace kintsugi

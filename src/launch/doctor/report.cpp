@@ -1,15 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/log.h"
 #include "core/units.h"
 #include "launch/doctor/doctor.h"
-#include "launch/doctor/node_groups.h"
-#include "launch/host_list.h"
+#include "launch/slurm.h"
 
 namespace kintsugi {
 namespace {

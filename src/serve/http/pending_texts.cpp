@@ -4,7 +4,7 @@
 #include <deque>
 #include <mutex>
 
-#include "http/http_message.h"
+#include "http/http_handler.h"
 
 namespace kintsugi {
 namespace {

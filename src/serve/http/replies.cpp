@@ -47,10 +47,6 @@ OrderedJson bytes_of(std::string_view text) {
   return list;
 }
 
-OrderedJson finish_json(std::optional<FinishReason> finish) {
-  return finish ? OrderedJson(to_string(*finish)) : OrderedJson(nullptr);
-}
-
 }  // namespace
 
 void CharacterCount::add(std::string_view bytes) {
@@ -146,28 +142,12 @@ OrderedJson chat_logprob(const SampledToken& token, std::int64_t top, TokenTexts
   return result;
 }
 
-OrderedJson completion_choice(std::size_t index, std::string_view text, OrderedJson logprobs,
-                              std::optional<FinishReason> finish) {
+OrderedJson choice_json(std::size_t index, const char* key, OrderedJson content,
+                        OrderedJson logprobs, std::optional<FinishReason> finish) {
   return {{"index", index},
-          {"text", text},
+          {key, std::move(content)},
           {"logprobs", std::move(logprobs)},
-          {"finish_reason", finish_json(finish)}};
-}
-
-OrderedJson chat_choice(std::size_t index, std::string_view content, OrderedJson logprobs,
-                        FinishReason finish) {
-  return {{"index", index},
-          {"message", {{"role", "assistant"}, {"content", content}}},
-          {"logprobs", std::move(logprobs)},
-          {"finish_reason", finish_json(finish)}};
-}
-
-OrderedJson chat_delta(std::size_t index, OrderedJson delta, OrderedJson logprobs,
-                       std::optional<FinishReason> finish) {
-  return {{"index", index},
-          {"delta", std::move(delta)},
-          {"logprobs", std::move(logprobs)},
-          {"finish_reason", finish_json(finish)}};
+          {"finish_reason", finish ? OrderedJson(to_string(*finish)) : OrderedJson(nullptr)}};
 }
 
 OrderedJson usage_json(const TokenUsage& usage) {

@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "serve/generation.h"
 #include "serve/text_output.h"
@@ -83,12 +82,9 @@ class CompletionLogprobs {
 OrderedJson chat_logprob(const SampledToken& token, std::int64_t top, TokenTexts& texts);
 
 // `finish` without a value: the text goes on.
-OrderedJson completion_choice(std::size_t index, std::string_view text, OrderedJson logprobs,
-                              std::optional<FinishReason> finish);
-OrderedJson chat_choice(std::size_t index, std::string_view content, OrderedJson logprobs,
-                        FinishReason finish);
-OrderedJson chat_delta(std::size_t index, OrderedJson delta, OrderedJson logprobs,
-                       std::optional<FinishReason> finish);
+// `key`: text of a completion, message or delta of a chat.
+OrderedJson choice_json(std::size_t index, const char* key, OrderedJson content,
+                        OrderedJson logprobs, std::optional<FinishReason> finish);
 OrderedJson usage_json(const TokenUsage& usage);
 
 // A reply with choices; `object` is text_completion, chat.completion or chat.completion.chunk.

@@ -1,9 +1,10 @@
+#include "serve/http/text_calls.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "http/http_message.h"
-#include "serve/http/text_calls.h"
+#include "http/http_handler.h"
 
 namespace kintsugi {
 
@@ -68,7 +69,7 @@ class CompletionCall : public TextCall {
     for (const SampledToken& token : result.tokens) add_token(text, token, logprobs);
     usage_.completion += std::ssize(result.tokens);
     if (result.finish == FinishReason::Stop) add_missing_end(text, logprobs);
-    return completion_choice(text, echoed(text) + result.text, json_of(logprobs), result.finish);
+    return choice_json(text, "text", echoed(text) + result.text, json_of(logprobs), result.finish);
   }
 
   std::vector<OrderedJson> begin() override {
@@ -84,11 +85,11 @@ class CompletionCall : public TextCall {
     if (event.end) {
       usage_.completion += std::ssize(event.end->tokens);
       if (event.end->finish == FinishReason::Stop) add_missing_end(event.text, logprobs);
-      return {completion_choice(event.text, "", json_of(logprobs), event.end->finish)};
+      return {choice_json(event.text, "text", "", json_of(logprobs), event.end->finish)};
     }
     if (event.token) add_token(event.text, *event.token, logprobs);
     if (event.piece.empty() && !wants_logprobs()) return {};
-    return {completion_choice(event.text, event.piece, json_of(logprobs), {})};
+    return {choice_json(event.text, "text", event.piece, json_of(logprobs), {})};
   }
 
  private:
@@ -107,7 +108,7 @@ class CompletionCall : public TextCall {
   OrderedJson echo_choice(std::size_t text, const std::vector<SampledToken>& scores) {
     CompletionLogprobs logprobs(body_.sampling.logprobs);
     if (scores_prompt()) add_prompt(text, scores, logprobs);
-    return completion_choice(text, echoed(text), json_of(logprobs), {});
+    return choice_json(text, "text", echoed(text), json_of(logprobs), {});
   }
 
   void add_prompt(std::size_t text, const std::vector<SampledToken>& scores,
@@ -144,6 +145,97 @@ class CompletionCall : public TextCall {
 std::unique_ptr<TextCall> make_completion_call(const CallModel& model, CompletionBody body,
                                                std::vector<EncodedPrompt> prompts) {
   return std::make_unique<CompletionCall>(model, std::move(body), std::move(prompts));
+}
+
+namespace {
+
+class ChatCall : public TextCall {
+ public:
+  ChatCall(const CallModel& model, ChatBody body, std::vector<std::int32_t> prompt)
+      : model_(model), body_(std::move(body)), prompt_(std::move(prompt)) {
+    usage_.prompt = std::ssize(prompt_);
+    for (std::int64_t k = 0; k < body_.n; ++k) answers_.emplace_back(model.tokenizer, prompt_);
+  }
+
+  std::vector<GenerationRequest> requests() const override {
+    std::vector<GenerationRequest> result;
+    for (std::int64_t k = 0; k < body_.n; ++k) {
+      // Without max_tokens: until the answer ends or the context is full.
+      result.push_back(request_for(body_, prompt_, k, model_.max_tokens, model_.max_length));
+      stop_at_end_of_turn(result.back(), *model_.format, *model_.tokenizer);
+    }
+    return result;
+  }
+
+  const char* object(bool chunk) const override {
+    return chunk ? "chat.completion.chunk" : "chat.completion";
+  }
+
+  OrderedJson whole(std::size_t text, const GenerationResult& result) override {
+    usage_.completion += std::ssize(result.tokens);
+    return choice_json(
+        text, "message",
+        {{"role", "assistant"}, {"content", answer_content(*model_.format, result.text)}},
+        logprobs_json(text, result.tokens), result.finish);
+  }
+
+  std::vector<OrderedJson> begin() override {
+    std::vector<OrderedJson> choices;
+    for (std::size_t text = 0; text < answers_.size(); ++text)
+      choices.push_back(choice_json(text, "delta", {{"role", "assistant"}, {"content", ""}},
+                                    logprobs_json(text, {}), {}));
+    return choices;
+  }
+
+  std::vector<OrderedJson> continued(const TextEvent& event) override {
+    if (event.end) {
+      usage_.completion += std::ssize(event.end->tokens);
+      return {choice_json(event.text, "delta", OrderedJson::object(), nullptr, event.end->finish)};
+    }
+    std::vector<SampledToken> tokens;
+    if (event.token) tokens.push_back(*event.token);
+    const std::string added = added_content(answers_[event.text], event.piece);
+    if (added.empty() && !wants_logprobs()) return {};
+    return {choice_json(event.text, "delta", {{"content", added}},
+                        logprobs_json(event.text, tokens), {})};
+  }
+
+ private:
+  struct Answer {
+    Answer(const Tokenizer* tokenizer, std::span<const std::int32_t> prompt)
+        : texts(tokenizer, prompt) {}
+    TokenTexts texts;
+    std::string generated = {};  // so far
+    std::size_t shown = 0;       // bytes of the content
+  };
+
+  bool wants_logprobs() const { return body_.sampling.logprobs >= 0; }
+  // What a piece adds to the content, which leaves out white space of the format at both ends.
+  std::string added_content(Answer& answer, std::string_view piece) {
+    answer.generated += piece;
+    const std::string content = answer_content(*model_.format, answer.generated);
+    if (content.size() <= answer.shown) return "";
+    return content.substr(std::exchange(answer.shown, content.size()));
+  }
+  OrderedJson logprobs_json(std::size_t text, const std::vector<SampledToken>& tokens) {
+    if (!wants_logprobs()) return nullptr;
+    OrderedJson list = OrderedJson::array();
+    for (const SampledToken& token : tokens)
+      list.push_back(chat_logprob(token, body_.sampling.logprobs, answers_[text].texts));
+    return {{"content", std::move(list)}};
+  }
+
+  CallModel model_;
+  ChatBody body_;
+  std::vector<std::int32_t> prompt_;
+  std::vector<Answer> answers_;
+};
+
+}  // namespace
+
+std::unique_ptr<TextCall> make_chat_call(const CallModel& model, ChatBody body,
+                                         std::vector<std::int32_t> prompt) {
+  return std::make_unique<ChatCall>(model, std::move(body), std::move(prompt));
 }
 
 }  // namespace kintsugi
