@@ -2,6 +2,7 @@
 
 // The memory plan as treemaps: the area of a box is its size, the colour its region.
 const MemoryPanel = (() => {
+  const {drawing, make, named, svg, wideCard} = Elements;
   const kHeights = {device: 190, host: 90};
   const kColours = [0, 1, 2, 3, 5, 6, 7, 8, 9, 4];  // red last: it means trouble elsewhere
 
@@ -64,7 +65,6 @@ const MemoryPanel = (() => {
                            .map((box) => ({...box, x: box.x + outer.x, y: box.y + outer.y})));
   }
   function box({item, x, y, width, height}, colour) {
-    const {svg} = Elements;
     const rect =
         svg('rect', {x, y, width: Math.max(0, width), height: Math.max(0, height), fill: colour});
     Tooltip.attach(rect, () => `${item.region}: ${item.name}, ${Format.bytes(item.bytes)}`);
@@ -82,21 +82,12 @@ const MemoryPanel = (() => {
       (text.length <= letters ? text : text.slice(0, Math.max(1, letters - 1)) + '…');
 
   function treemap(entries, title, colours, height) {
-    const drawing =
-        Elements.svg('svg', {class: 'treemap', height, role: 'img', 'aria-label': title});
-    let drawnWidth = 0;
-    new ResizeObserver(() => {
-      const width = Math.round(drawing.clientWidth || drawing.parentNode.clientWidth);
-      if (!width || width === drawnWidth) return;
-      drawnWidth = width;
-      drawing.setAttribute('viewBox', `0 0 ${width} ${height}`);
-      drawing.replaceChildren(...layout(entries, width, height)
-                                  .map((each) => box(each, colours.get(each.item.region))));
-    }).observe(drawing);
-    return drawing;
+    return drawing(
+        {class: 'treemap', 'aria-label': title}, height,
+        (width) =>
+            layout(entries, width, height).map((each) => box(each, colours.get(each.item.region))));
   }
   function regionKey(entries, colours) {
-    const {make, named} = Elements;
     const sums = new Map();
     for (const entry of entries)
       sums.set(entry.region, (sums.get(entry.region) || 0) + entry.bytes);
@@ -119,17 +110,15 @@ const MemoryPanel = (() => {
     return parts.join(', ');
   }
   function cards(context) {
-    const {make, wideCard} = Elements;
     return context.runs.flatMap((run) => {
-      const memory = run.detail && run.detail.layout && run.detail.layout.memory;
+      const memory = run.detail.layout && run.detail.layout.memory;
       if (!memory) return [];
-      const of = context.runs.length > 1 ? ' of ' + run.name : '';
       const regions = [...new Set(
           [...(memory.device || []), ...(memory.host || [])].map((entry) => entry.region))];
       const colours = new Map(
           regions.map((region, i) => [region, Theme.series(kColours[i % kColours.length])]));
       return ['device', 'host'].filter((where) => (memory[where] || []).length).map((where) => {
-        const title = (where === 'device' ? 'Device memory' : 'Host memory') + of;
+        const title = (where === 'device' ? 'Device memory' : 'Host memory') + run.of;
         const made = wideCard(
             title, make('p', {text: describe(memory, where)}),
             treemap(memory[where], title, colours, kHeights[where]),
@@ -137,6 +126,79 @@ const MemoryPanel = (() => {
         made.dataset.memory = where;
         return made;
       });
+    });
+  }
+  return {cards};
+})();
+
+// The schedule of the pipeline: a row per stage, a box per forward or backward of a micro-batch.
+const PipelinePanel = (() => {
+  const {drawing, make, named, svg, wideCard} = Elements;
+  const kRow = 22, kLeft = 56, kMostActions = 20000;
+
+  function box(action, left, width, y) {
+    const rect = svg('rect', {
+      x: left,
+      y: y + 1,
+      width: Math.max(0.5, width - 0.5),
+      height: kRow - 3,
+      fill: Theme.action(action.kind),
+      rx: 1
+    });
+    // Chunks after the first are paler, as in the figures of the literature.
+    rect.setAttribute('fill-opacity', String(Math.max(0.45, 1 - 0.25 * (action.chunk || 0))));
+    const part = svg('g', {class: 'action'}, rect);
+    Tooltip.attach(
+        part,
+        () => `stage ${action.stage}: ${action.kind.replace('_', ' of ')}, micro-batch ${
+                  action.micro_batch}` +
+            (action.chunk ? `, chunk ${action.chunk}` : '') +
+            `, ${Format.number(action.begin)} to ${Format.number(action.end)}`);
+    const text = String(action.micro_batch);
+    if (width > 6.5 * text.length + 5)
+      part.append(svg('text', {x: left + width / 2, y: y + kRow - 8, text}));
+    return part;
+  }
+  function diagram(pipeline) {
+    const end = pipeline.actions.reduce((latest, action) => Math.max(latest, action.end), 0);
+    const draw = (width) => {
+      const scale = (width - kLeft) / end;
+      const names = Array.from(
+          {length: pipeline.stages},
+          (unused, stage) =>
+              svg('text', {x: 0, y: stage * kRow + kRow - 8, text: 'stage ' + stage}));
+      const boxes = pipeline.actions.slice(0, kMostActions)
+                        .map(
+                            (action) =>
+                                box(action, kLeft + action.begin * scale,
+                                    (action.end - action.begin) * scale, action.stage * kRow));
+      return [...names, ...boxes];
+    };
+    return drawing(
+        {class: 'pipeline', 'aria-label': 'Schedule of the pipeline'}, pipeline.stages * kRow + 4,
+        draw);
+  }
+  function describe(pipeline) {
+    const parts = ['schedule ' + pipeline.schedule, pipeline.stages + ' stages'];
+    if (pipeline.chunks > 1) parts.push(pipeline.chunks + ' chunks per stage');
+    parts.push(pipeline.micro_batches + ' micro-batches');
+    if (pipeline.shown_micro_batches < pipeline.micro_batches)
+      parts.push('the first ' + pipeline.shown_micro_batches + ' are drawn');
+    if (Format.known(pipeline.bubble)) parts.push('bubble ' + Format.percent(pipeline.bubble));
+    return parts.join(' · ');
+  }
+  function cards(context) {
+    return context.runs.flatMap((run) => {
+      const pipeline = run.detail.layout && run.detail.layout.pipeline;
+      if (!pipeline || !(pipeline.stages <= 4096) || !(pipeline.actions || []).length) return [];
+      const kinds = [...new Set(pipeline.actions.map((action) => action.kind))];
+      return [wideCard(
+          'Pipeline' + run.of, make('p', {text: describe(pipeline)}),
+          make('div', {class: 'scroll'}, diagram(pipeline)),
+          make(
+              'div', {class: 'key'},
+              ...kinds.map((kind) => named(Theme.action(kind), kind.replace('_', ' of '))),
+              make('span', {text: 'time in units of one forward'})))];
     });
   }
   return {cards};
