@@ -1,7 +1,7 @@
 #include "eval/python_regex.h"
 
 #include "core/error.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

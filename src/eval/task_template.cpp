@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "eval/template_values.h"
 #include "eval/text.h"
 

@@ -4,8 +4,7 @@
 
 #include <string_view>
 
-#include "data/tokenizers/unicode_classes.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/data/commands.h"
 #include "core/error.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

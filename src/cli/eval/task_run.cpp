@@ -11,7 +11,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/units.h"
-#include "data/stores/store_info.h"
+#include "data/stores/token_store.h"
 #include "eval/run/results.h"
 #include "model/config.h"
 

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "eval/run/results.h"
 #include "eval/text.h"
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kintsugi {
 
@@ -11,6 +13,9 @@ std::size_t valid_utf8_prefix(std::string_view text);
 
 // The length of the first character; 0 if it is not well-formed.
 std::size_t utf8_character_length(std::string_view text);
+
+// The same of the last character.
+std::size_t utf8_last_character_length(std::string_view text);
 
 // The character at `position` of well-formed text.
 inline char32_t utf8_decode(std::string_view text, std::size_t position, std::size_t& length) {
@@ -30,5 +35,19 @@ void utf8_append(std::string& text, char32_t character);
 // Replaces invalid UTF-8 by U+FFFD, one for each maximal prefix of a character, as Unicode
 // recommends.
 std::string replace_invalid_utf8(std::string_view bytes);
+
+// The character classes that the regular expressions of pre-tokenizers use.
+class UnicodeClasses {
+ public:
+  enum : std::uint8_t { Letter = 1, Number = 2, Space = 4, Word = 8 };
+
+  static const UnicodeClasses& get();  // initialized on first use
+  std::uint8_t of(char32_t c) const { return c < 0x110000 ? pages_[page_[c >> 8]][c & 0xFF] : 0; }
+
+ private:
+  UnicodeClasses();
+  std::array<std::uint16_t, 0x1100> page_;
+  std::vector<std::array<std::uint8_t, 256>> pages_;  // without duplicates
+};
 
 }  // namespace kintsugi
