@@ -19,7 +19,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/units.h"
-#include "energy/meters/meter_total.h"
+#include "energy/meters/meter.h"
 #include "train/signals.h"
 
 namespace kintsugi {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "energy/meters/choose_meters.h"
-#include "energy/meters/meter_total.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 

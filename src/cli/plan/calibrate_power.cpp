@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/table.h"
-#include "energy/meters/choose_meters.h"
+#include "energy/meters/find_meters.h"
 #include "energy/power/power_sweep.h"
 #include "train/engine.h"
 #include "train/signals.h"

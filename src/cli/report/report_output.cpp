@@ -17,7 +17,6 @@
 #include "report/documents/csv.h"
 #include "report/documents/html.h"
 #include "report/documents/markdown.h"
-#include "report/json_values.h"
 #include "report/page/page.h"
 #include "report/profile/profile_output.h"
 #include "report/run_report.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "report/runs/run_index.h"
-#include "report/runs/series_cache.h"
+#include "report/runs/series_view.h"
 
 namespace kintsugi {
 

@@ -1,4 +1,4 @@
-#include "energy/meters/meter_total.h"
+#include "energy/meters/meter.h"
 
 #include <fmt/format.h>
 
@@ -40,12 +40,8 @@ MeterTotal::MeterTotal(const MeterIdentity& identity)
   write_note();
 }
 
-void MeterTotal::begin(double now_s) {
-  if (!start_s_) start_s_ = now_s;
-}
-
 void MeterTotal::add(const MeterReading& reading, double now_s) {
-  begin(now_s);
+  if (!start_s_) start_s_ = now_s;
   const bool counter = kind_ == MeterKind::Counter;
   const std::optional<double> value = counter ? reading.joules : reading.watts;
   if (!value) return add_failure(counter ? "it gave no joules" : "it gave no watts", now_s);
@@ -80,7 +76,7 @@ void MeterTotal::add(const MeterReading& reading, double now_s) {
 }
 
 void MeterTotal::add_failure(const std::string& why, double now_s) {
-  begin(now_s);
+  if (!start_s_) start_s_ = now_s;
   failure_ = why;
   watts_.reset();
   write_note();

@@ -7,7 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <semaphore>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "report/runs/step_series.h"
 
@@ -47,5 +49,16 @@ class SeriesCache {
   std::map<std::filesystem::path, std::shared_ptr<Entry>> entries_;
   std::counting_semaphore<2> readers_{2};
 };
+
+// The reply of /api/series: {"axis", "rows", "last_step", "keys": {"loss": {"x", "y", "low",
+// "high"}}}. Keys that the series does not have are left out. Values have the digits of fp32.
+std::string series_json(const StepSeries& series, const std::vector<std::string>& keys,
+                        const PointRange& range);
+
+// The rows from `first_row` on for a live view, at most `most` of each key: {"id", "keys": {"loss":
+// {"x", "y"}}, "steps", "tokens", "hours", "rows"}. Neighbouring rows
+// are averaged where there are more; x is the step of the last of them, and all x are in "steps".
+std::string new_rows_json(const StepSeries& series, const std::string& id, std::size_t first_row,
+                          std::size_t most);
 
 }  // namespace kintsugi

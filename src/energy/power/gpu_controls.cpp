@@ -1,10 +1,16 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <functional>
 
-#include "energy/meters/ear.h"
-#include "energy/meters/nvml.h"
+#include "core/file.h"
+#include "core/units.h"
+#include "energy/meters/libraries.h"
+#include "energy/meters/sysfs.h"
 #include "energy/power/power_control.h"
 
 namespace kintsugi {
@@ -101,6 +107,51 @@ class NvmlControl : public GpuControl {
   bool by_ear_ = false;
 };
 
+namespace fs = std::filesystem;
+
+// The power cap of an AMD GPU in sysfs, in microwatts.
+class AmdControl : public GpuControl {
+ public:
+  AmdControl(const std::string& pci, fs::path folder)
+      : GpuControl("AMD GPU " + pci, pci), folder_(std::move(folder)) {}
+
+  std::optional<double> power_limit_w() const override { return watts("power1_cap"); }
+  std::optional<ControlRange> power_range_w() const override {
+    const auto low = watts("power1_cap_min"), high = watts("power1_cap_max");
+    if (!low || !high) return std::nullopt;
+    return ControlRange{*low, *high};
+  }
+  std::string set_power_limit(double watts) override {
+    const fs::path file = folder_ / "power1_cap";
+    const std::string text = fmt::format("{:.0f}", watts * 1e6);
+    const int descriptor = ::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+    const bool done = descriptor >= 0 && ::write(descriptor, text.data(), text.size()) ==
+                                             static_cast<ssize_t>(text.size());
+    const std::string why = done ? "" : fmt::format("{}: {}", file.string(), std::strerror(errno));
+    if (descriptor >= 0) ::close(descriptor);
+    return why;
+  }
+
+ private:
+  std::optional<double> watts(const char* file) const {
+    const std::optional<double> value = parse_number(read_small_file(folder_ / file).text);
+    if (!value) return std::nullopt;
+    return *value * 1e-6;
+  }
+  fs::path folder_;
+};
+
+// The hwmon folder of an AMD GPU with a power cap; empty: this device has none.
+fs::path cap_folder(const fs::path& device) {
+  for (const std::string& name : names_in(device / "hwmon")) {
+    const fs::path folder = device / "hwmon" / name;
+    if (read_small_file(folder / "name").text == "amdgpu" &&
+        parse_number(read_small_file(folder / "power1_cap_max").text))
+      return folder;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<GpuControl>> nvml_controls(const MeterSearch& search) {
@@ -119,6 +170,26 @@ std::vector<std::unique_ptr<GpuControl>> nvml_controls(const MeterSearch& search
   // All or none: a setting is for all GPUs of the job on this node.
   if (!problem.empty()) failure("{}", problem);
   if (controls.empty()) failure("NVML finds no GPU");
+  return controls;
+}
+
+std::vector<std::unique_ptr<GpuControl>> amd_controls(const MeterSearch& search) {
+  const fs::path devices = search.root / "sys/bus/pci/devices";
+  std::vector<std::string> addresses = search.gpus ? *search.gpus : names_in(devices);
+  if (search.gpus)
+    for (std::string& address : addresses) address = pci_address(address);
+  std::vector<std::unique_ptr<GpuControl>> controls;
+  for (const std::string& address : addresses) {
+    const fs::path folder = cap_folder(devices / address);
+    if (folder.empty()) {
+      if (search.gpus) failure("{} is no AMD GPU with a power cap", address);
+      continue;
+    }
+    auto gpu = std::make_unique<AmdControl>(address, folder);
+    // The second die of a module has a cap of 0: the first one limits both.
+    if (gpu->power_range_w().value_or(ControlRange{}).high > 0) controls.push_back(std::move(gpu));
+  }
+  if (controls.empty()) failure("no AMD GPU with a power cap in {}", devices.string());
   return controls;
 }
 

@@ -1,4 +1,4 @@
-#include "report/runs/series_json.h"
+#include "report/runs/series_view.h"
 
 #include <fmt/format.h>
 
@@ -54,7 +54,76 @@ void append_curve(std::string& text, const std::string& key, const SeriesPoints&
   text += '}';
 }
 
+// The means of the values in groups of rows, at the step of the last row of each group.
+SeriesPoints grouped_points(const StepSeries& series, const std::string& key, std::size_t first_row,
+                            std::size_t group) {
+  SeriesPoints points;
+  for (std::size_t row = first_row; row < series.rows();) {
+    FiniteMean mean;
+    const std::size_t end = std::min(row + group, series.rows());
+    for (; row < end; ++row)
+      if (const float value = series.value(key, row); !std::isnan(value)) mean.add(value);
+    if (!mean.any()) continue;
+    points.x.push_back(series.step(end - 1));
+    points.y.push_back(mean.value());
+  }
+  return points;
+}
+
 }  // namespace
+
+void SeriesCache::with(const std::filesystem::path& run,
+                       const std::function<void(const StepSeries&)>& use) {
+  const std::shared_ptr<Entry> entry = entry_of(run);  // may be dropped meanwhile
+  const std::lock_guard lock(entry->mutex);
+  read(*entry);
+  {
+    const std::lock_guard all(mutex_);
+    entry->bytes = entry->series.memory_bytes();
+    drop_others(*entry);
+  }
+  use(entry->series);
+}
+
+std::shared_ptr<SeriesCache::Entry> SeriesCache::entry_of(const std::filesystem::path& run) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Entry>& entry = entries_[run];
+  if (!entry) entry = std::make_shared<Entry>(StepSeries(run / "metrics.jsonl", most_bytes_ / 3));
+  entry->used = ++calls_;
+  return entry;
+}
+
+void SeriesCache::read(Entry& entry) {
+  readers_.acquire();
+  struct Release {
+    std::counting_semaphore<2>& readers;
+    ~Release() { readers.release(); }
+  } const release{readers_};
+  entry.series.update();
+}
+
+void SeriesCache::drop_others(const Entry& kept) {
+  while (all_bytes() > most_bytes_) {
+    auto oldest = entries_.end();
+    for (auto one = entries_.begin(); one != entries_.end(); ++one)
+      if (one->second.get() != &kept &&
+          (oldest == entries_.end() || one->second->used < oldest->second->used))
+        oldest = one;
+    if (oldest == entries_.end()) return;
+    entries_.erase(oldest);
+  }
+}
+
+std::size_t SeriesCache::memory_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return all_bytes();
+}
+
+std::size_t SeriesCache::all_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [run, entry] : entries_) bytes += entry->bytes;
+  return bytes;
+}
 
 std::string series_json(const StepSeries& series, const std::vector<std::string>& keys,
                         const PointRange& range) {
@@ -69,34 +138,6 @@ std::string series_json(const StepSeries& series, const std::vector<std::string>
       append_curve(text, key, series.points(key, range));
   return text + "}}";
 }
-
-namespace {
-
-// The means of the values in groups of rows, at the step of the last row of each group.
-SeriesPoints grouped_points(const StepSeries& series, const std::string& key, std::size_t first_row,
-                            std::size_t group) {
-  SeriesPoints points;
-  for (std::size_t row = first_row; row < series.rows();) {
-    double sum = 0;
-    std::size_t count = 0;
-    bool any = false;
-    const std::size_t end = std::min(row + group, series.rows());
-    for (; row < end; ++row) {
-      const float value = series.value(key, row);
-      any = any || !std::isnan(value);
-      if (!std::isfinite(value)) continue;
-      sum += static_cast<double>(value);
-      ++count;
-    }
-    if (!any) continue;
-    points.x.push_back(series.step(end - 1));
-    points.y.push_back(count > 0 ? static_cast<float>(sum / static_cast<double>(count))
-                                 : std::numeric_limits<float>::infinity());
-  }
-  return points;
-}
-
-}  // namespace
 
 std::string new_rows_json(const StepSeries& series, const std::string& id, std::size_t first_row,
                           std::size_t most) {
