@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 
-#include "data/corpora/path_pattern.h"
+#include "data/corpora/input_files.h"
 #include "data/tokenizer_training/bpe_trainer.h"
 #include "data/tokenizer_training/corpus_pre_tokens.h"
 

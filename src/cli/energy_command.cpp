@@ -18,8 +18,8 @@
 #include "core/progress.h"
 #include "core/table.h"
 #include "core/units.h"
-#include "energy/meters/choose_meters.h"
-#include "energy/meters/meter_total.h"
+#include "energy/meters/find_meters.h"
+#include "energy/meters/meter.h"
 #include "train/signals.h"
 
 namespace kintsugi {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
+#include <initializer_list>
 
 namespace kintsugi {
 namespace {
@@ -14,9 +14,8 @@ struct DisplayUnit {
 };
 
 // Three digits, with the largest unit that the value reaches; the units are in ascending order.
-template <std::size_t N>
-std::string in_units(double value, const std::array<DisplayUnit, N>& units) {
-  const DisplayUnit* unit = &units[0];
+std::string in_units(double value, std::initializer_list<DisplayUnit> units) {
+  const DisplayUnit* unit = units.begin();
   for (const DisplayUnit& larger : units)
     if (std::abs(value) >= larger.size * 0.9995) unit = &larger;
   const double number = value / unit->size;
@@ -45,8 +44,7 @@ std::string energy_text(double joules) {
 
 std::string joules_text(double joules) {
   if (std::abs(joules) >= 1e12) return fmt::format("{:.4g} TJ", joules / 1e12);
-  return in_units(joules,
-                  std::array<DisplayUnit, 4>{{{1, "J"}, {1e3, "kJ"}, {1e6, "MJ"}, {1e9, "GJ"}}});
+  return in_units(joules, {{1, "J"}, {1e3, "kJ"}, {1e6, "MJ"}, {1e9, "GJ"}});
 }
 
 std::string mass_text(double kg) {
@@ -57,11 +55,11 @@ std::string mass_text(double kg) {
 }
 
 std::string power_text(double watts) {
-  return in_units(watts, std::array<DisplayUnit, 3>{{{1, "W"}, {1e3, "kW"}, {1e6, "MW"}}});
+  return in_units(watts, {{1, "W"}, {1e3, "kW"}, {1e6, "MW"}});
 }
 
 std::string per_token_text(double joules) {
-  return in_units(joules, std::array<DisplayUnit, 3>{{{1e-6, "µJ"}, {1e-3, "mJ"}, {1, "J"}}});
+  return in_units(joules, {{1e-6, "µJ"}, {1e-3, "mJ"}, {1, "J"}});
 }
 
 }  // namespace kintsugi

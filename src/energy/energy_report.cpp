@@ -1,7 +1,6 @@
 #include "energy/energy_report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "energy/energy_totals.h"
@@ -28,23 +27,15 @@ std::optional<PlanComparison::Pair> compared(const EnergyReport& report, EnergyL
 }  // namespace
 
 std::string_view parts_name(EnergyLevel level) {
-  switch (level) {
-    case EnergyLevel::Gpu:
-      return "GPUs";
-    case EnergyLevel::Cpu:
-      return "CPUs";
-    case EnergyLevel::Memory:
-      return "memory";
-    case EnergyLevel::Node:
-      return "nodes";
-  }
-  return "";
+  constexpr std::array<std::string_view, kEnergyLevels.size()> kNames = {"GPUs", "CPUs", "memory",
+                                                                         "nodes"};
+  return kNames[static_cast<std::size_t>(level)];
 }
 
-LevelJoules& LevelJoules::operator+=(const LevelJoules& other) {
-  for (std::size_t i = 0; i < values.size(); ++i)
-    if (other.values[i]) values[i] = values[i].value_or(0) + *other.values[i];
-  return *this;
+LevelJoules& operator+=(LevelJoules& sum, const LevelJoules& other) {
+  for (const EnergyLevel level : kEnergyLevels)
+    if (other[level]) sum[level] = sum[level].value_or(0) + *other[level];
+  return sum;
 }
 
 std::string_view to_string(EnergyPhase phase) {
@@ -82,6 +73,12 @@ std::optional<double> EnergyReport::node_watts(EnergyLevel level) const {
   const double covered_s = source(level).covered_s;
   if (!joules || covered_s <= 0) return {};
   return *joules / covered_s;
+}
+
+std::optional<double> EnergyReport::gpu_watts() const {
+  const std::optional<double> watts = node_watts(EnergyLevel::Gpu);
+  if (!watts || gpus <= 0) return {};
+  return *watts * static_cast<double>(nodes) / static_cast<double>(gpus);
 }
 
 void add_context(const EnergyContext& context, const std::vector<std::int64_t>& steps,

@@ -14,19 +14,9 @@
 namespace kintsugi {
 
 // Joules of each level. Empty: not measured.
-struct LevelJoules {
-  std::array<std::optional<double>, kEnergyLevels.size()> values = {};
-
-  std::optional<double>& operator[](EnergyLevel level) {
-    return values[static_cast<std::size_t>(level)];
-  }
-  const std::optional<double>& operator[](EnergyLevel level) const {
-    return values[static_cast<std::size_t>(level)];
-  }
-  // A level is known in the sum if one of the two has it.
-  LevelJoules& operator+=(const LevelJoules& other);
-  bool operator==(const LevelJoules&) const = default;
-};
+using LevelJoules = ByLevel<std::optional<double>>;
+// A level is known in the sum if one of the two has it.
+LevelJoules& operator+=(LevelJoules& sum, const LevelJoules& other);
 
 // What energy was used for. Each joule of a run is in one phase.
 enum class EnergyPhase : std::uint8_t {
@@ -121,6 +111,7 @@ struct EnergyReport {
   double coverage_after_startup(EnergyLevel level) const;
   // Mean power of one node while it was measured; empty: not measured.
   std::optional<double> node_watts(EnergyLevel level) const;
+  std::optional<double> gpu_watts() const;  // the same of one GPU
 };
 
 // Machine, facility and the prediction for `steps` finished steps of each stage.

@@ -8,8 +8,7 @@
 
 #include "energy/energy_totals.h"
 #include "energy/meters/find_meters.h"
-#include "energy/meters/meter_total.h"
-#include "energy/phase_charges.h"
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 

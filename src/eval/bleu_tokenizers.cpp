@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "eval/text.h"
 #include "eval/translation_scores.h"
 

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
-#include "data/corpora/text_stream.h"
+#include "data/corpora/input_files.h"
 #include "data/stores/token_store.h"
 #include "eval/text.h"
 

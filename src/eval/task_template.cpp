@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "eval/text.h"
 
 namespace kintsugi {

@@ -2,8 +2,9 @@
 
 #include <utf8proc.h>
 
-#include "data/tokenizers/unicode_classes.h"
-#include "data/tokenizers/utf8.h"
+#include <string_view>
+
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

@@ -23,9 +23,8 @@ constexpr std::size_t kLeastRecordBytes = 20, kMostRecordBytes = 64 << 10;
 constexpr double kLargest = 1e15;  // of times, durations and steps
 
 double number_of(const GoodputJson& json, const char* key, double otherwise = 0) {
-  if (!json.contains(key) || !json[key].is_number()) return otherwise;
-  const double value = json[key].get<double>();
-  return std::abs(value) <= kLargest ? value : otherwise;
+  const std::optional<double> value = number_at(json, key);
+  return value && std::abs(*value) <= kLargest ? *value : otherwise;
 }
 
 std::optional<double> optional_number(const GoodputJson& json, const char* key) {
@@ -37,17 +36,9 @@ std::int64_t step_of(const GoodputJson& json, const char* key) {
   return static_cast<std::int64_t>(std::clamp(number_of(json, key), 0.0, kLargest));
 }
 
-std::string text_of_key(const GoodputJson& json, const char* key) {
-  return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
-}
-
-// The object under json[key][level]; an empty one if there is none.
-GoodputJson of_level(const GoodputJson& json, const char* key, EnergyLevel level) {
-  const std::string name(to_string(level));
-  if (!json.contains(key) || !json[key].is_object() || !json[key].contains(name) ||
-      !json[key][name].is_object())
-    return GoodputJson::object();
-  return json[key][name];
+// Null if there is none.
+const GoodputJson& of_level(const GoodputJson& json, const char* key, EnergyLevel level) {
+  return json_at(json_at(json, key), std::string(to_string(level)).c_str());
 }
 
 struct EnergyField {
@@ -71,14 +62,14 @@ void add_energy(GoodputJson& json, const EnergyTotals& energy) {
 EnergyTotals energy_in(const GoodputJson& json) {
   EnergyTotals energy;
   for (const EnergyLevel level : kEnergyLevels) {
-    const GoodputJson of = of_level(json, "energy", level);
+    const GoodputJson& of = of_level(json, "energy", level);
     for (const EnergyField& one : kEnergyFields)
       energy[level].*one.value = std::max(0.0, number_of(of, one.name));
   }
   return energy;
 }
 
-void add_spent(GoodputJson& json, const char* key, EnergyLevel level, const SpentEnergy& spent) {
+void add_spent(GoodputJson& json, const char* key, EnergyLevel level, const LevelAmount& spent) {
   json[key][std::string(to_string(level))] = {{"j", spent.joules}, {"covered_s", spent.covered_s}};
 }
 
@@ -99,11 +90,11 @@ void add_start(GoodputJson& json, const GoodputEvent& event) {
   }
 }
 
-std::optional<ByLevel<SpentEnergy>> spent_in(const GoodputJson& json, const char* key) {
+std::optional<ByLevel<LevelAmount>> spent_in(const GoodputJson& json, const char* key) {
   if (!json.contains(key)) return {};
-  ByLevel<SpentEnergy> spent;
+  ByLevel<LevelAmount> spent;
   for (const EnergyLevel level : kEnergyLevels) {
-    const GoodputJson one = of_level(json, key, level);
+    const GoodputJson& one = of_level(json, key, level);
     spent[level] = {std::max(0.0, number_of(one, "j")), std::max(0.0, number_of(one, "covered_s"))};
   }
   return spent;
@@ -112,10 +103,10 @@ std::optional<ByLevel<SpentEnergy>> spent_in(const GoodputJson& json, const char
 ByLevel<LevelMeter> meters_in(const GoodputJson& json) {
   ByLevel<LevelMeter> meters;
   for (const EnergyLevel level : kEnergyLevels) {
-    const GoodputJson one = of_level(json, "meters", level);
-    meters[level] = {.source = text_of_key(one, "source"), .nodes = step_of(one, "nodes")};
+    const GoodputJson& one = of_level(json, "meters", level);
+    meters[level] = {.source = text_at(one, "source"), .nodes = step_of(one, "nodes")};
     for (const MeterKind kind : {MeterKind::Power, MeterKind::Estimate})
-      if (text_of_key(one, "kind") == to_string(kind)) meters[level].kind = kind;
+      if (text_at(one, "kind") == to_string(kind)) meters[level].kind = kind;
   }
   return meters;
 }
@@ -182,6 +173,48 @@ std::optional<double> steps_since(const std::vector<std::string>& records,
   return seconds * static_cast<double>(reached - last.step) / known;
 }
 
+// The amount of one phase: seconds, or joules of one level.
+double amount_in(EnergyPhase phase, const GoodputAmounts& all) {
+  const std::array<double, kEnergyPhases.size()> amounts = {all.productive - all.exposed,
+                                                            all.exposed,
+                                                            all.checkpoint,
+                                                            all.validation,
+                                                            all.startup,
+                                                            all.other,
+                                                            all.recomputed};
+  return amounts[static_cast<std::size_t>(phase)];
+}
+
+// Without the time before the launch.
+double seconds_of(const Attempt& attempt) {
+  return attempt.seconds.total() - attempt.seconds.waiting - attempt.seconds.down;
+}
+
+AttemptEnergy energy_of(const Attempt& attempt) {
+  AttemptEnergy energy{.first_step = attempt.first_step,
+                       .last_step = attempt.last_step,
+                       .seconds = seconds_of(attempt),
+                       .state = attempt.state};
+  for (const EnergyLevel level : kEnergyLevels) {
+    if (attempt.covered_s[level] <= 0) continue;
+    energy.joules[level] = attempt.joules[level].total();
+    energy.lost[level] = attempt.joules[level].recomputed;
+  }
+  return energy;
+}
+
+// The source of a level over several attempts: all sources, and the least reliable kind.
+void add_meter(const LevelMeter& meter, LevelSource& source) {
+  if (source.source.empty()) {
+    source.source = meter.source;
+    source.kind = meter.kind;
+  } else if (source.source.find(meter.source) == std::string::npos) {
+    source.source += ", " + meter.source;
+  }
+  source.kind = std::max(source.kind, meter.kind);
+  source.nodes = meter.nodes;
+}
+
 }  // namespace
 
 GoodputEvent signs_of(const std::filesystem::path& metrics,
@@ -202,7 +235,7 @@ GoodputEvent signs_of(const std::filesystem::path& metrics,
   return signs;
 }
 
-void add_since_launch(GoodputJson& record, const ByLevel<SpentEnergy>& energy) {
+void add_since_launch(GoodputJson& record, const ByLevel<LevelAmount>& energy) {
   record[kSinceLaunch] = GoodputJson::object();
   for (const EnergyLevel level : kEnergyLevels)
     if (energy[level].covered_s > 0) add_spent(record, kSinceLaunch, level, energy[level]);
@@ -236,7 +269,7 @@ std::optional<GoodputEvent> parse_goodput_line(std::string_view line) {
   const std::optional<GoodputJson> parsed = parse_untrusted_json(line);
   if (!parsed || !parsed->is_object()) return {};
   const GoodputJson& json = *parsed;
-  const auto kind = std::find(kKinds.begin(), kKinds.end(), text_of_key(json, "event"));
+  const auto kind = std::find(kKinds.begin(), kKinds.end(), text_at(json, "event"));
   const std::optional<double> time = optional_number(json, "time_s");
   if (kind == kKinds.end() || !time) return {};
   GoodputEvent event{.kind = static_cast<GoodputEvent::Kind>(kind - kKinds.begin()),
@@ -256,8 +289,8 @@ std::optional<GoodputEvent> parse_goodput_line(std::string_view line) {
                      .exposed_s = number_of(json, "exposed_s"),
                      .save_s = optional_number(json, "save_s"),
                      .energy = energy_in(json),
-                     .state = text_of_key(json, "state"),
-                     .reason = text_of_key(json, "reason")};
+                     .state = text_at(json, "state"),
+                     .reason = text_at(json, "reason")};
   if (event.kind != GoodputEvent::Kind::Start) {
     event.launched_s = 0;
     event.nodes = 1;
@@ -334,6 +367,12 @@ double Goodput::coverage(EnergyLevel level) const {
   return node_s > 0 ? std::min(1.0, covered_s / node_s) : 0;
 }
 
+std::optional<EnergyLevel> Goodput::metered_level() const {
+  ByLevel<double> part;
+  for (const EnergyLevel level : kEnergyLevels) part[level] = coverage(level);
+  return standing_level(part);
+}
+
 void Goodput::reach(std::int64_t step, std::int64_t tokens) {
   if (step < furthest_) return;
   furthest_ = step;
@@ -368,7 +407,7 @@ void Goodput::add_later_signs(const GoodputEvent& next) {
   use(silent_s, lost.seconds);
   if (alive > last_.time_s && next.spent)
     for (const EnergyLevel level : kEnergyLevels) {
-      const SpentEnergy& spent = (*next.spent)[level];
+      const LevelAmount& spent = (*next.spent)[level];
       use(std::max(0.0, spent.joules - last_.energy[level].total_j), lost.joules[level]);
       lost.covered_s[level] = std::max(lost.covered_s[level], spent.covered_s);
     }
@@ -458,6 +497,27 @@ void Goodput::add(const GoodputEvent& event) {
 
 void Goodput::add(const std::vector<GoodputEvent>& events) {
   for (const GoodputEvent& event : events) add(event);
+}
+
+void add_ledger(const Goodput& goodput, EnergyReport& report) {
+  report.steps = goodput.trained_steps();
+  report.tokens = static_cast<double>(goodput.trained_tokens());
+  for (const Attempt& attempt : goodput.attempts()) {
+    report.attempts.push_back(energy_of(attempt));
+    report.seconds += seconds_of(attempt);
+    report.node_seconds += seconds_of(attempt) * static_cast<double>(attempt.nodes);
+    for (const EnergyLevel level : kEnergyLevels) {
+      report.source(level).covered_s += attempt.covered_s[level];
+      if (attempt.covered_s[level] > 0) add_meter(attempt.meters[level], report.source(level));
+    }
+  }
+  const GoodputAmounts seconds = goodput.seconds();
+  for (const EnergyPhase phase : kEnergyPhases) {
+    report.phase(phase).seconds += amount_in(phase, seconds);
+    for (const EnergyLevel level : kEnergyLevels)
+      if (report.source(level).covered_s > 0)
+        report.phase(phase).joules[level] = amount_in(phase, goodput.joules(level));
+  }
 }
 
 }  // namespace kintsugi

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "energy/energy_report.h"
 #include "energy/energy_totals.h"
 
 namespace kintsugi {
@@ -35,7 +36,7 @@ struct GoodputEvent {
   std::optional<std::int64_t> reached = {};
   std::optional<std::int64_t> reached_tokens = {};  // at `reached`
   std::optional<double> unrecorded_steps_s = {};    // in steps from its last event to `reached`
-  std::optional<ByLevel<SpentEnergy>> spent = {};   // its energy until then
+  std::optional<ByLevel<LevelAmount>> spent = {};   // its energy until then
   ByLevel<LevelMeter> meters = {};
 
   // Progress and End: time since Start in steps, in saves and in validations.
@@ -57,7 +58,7 @@ struct GoodputEvent {
 GoodputEvent signs_of(const std::filesystem::path& metrics,
                       const std::vector<std::string>& last_records, const GoodputEvent& last);
 // The energy in a record of metrics.jsonl, only of metered levels.
-void add_since_launch(nlohmann::ordered_json& record, const ByLevel<SpentEnergy>& energy);
+void add_since_launch(nlohmann::ordered_json& record, const ByLevel<LevelAmount>& energy);
 
 std::string to_json_line(const GoodputEvent& event);  // without a line end
 // Nothing if the line is not such a record: a damaged ledger must not prevent a run or a report.
@@ -125,6 +126,7 @@ class Goodput {
   std::optional<double> save_s() const { return save_s_; }          // how long the last save took
   // The metered part of the time of all nodes, 0 to 1.
   double coverage(EnergyLevel level) const;
+  std::optional<EnergyLevel> metered_level() const;  // the one that stands for the run
 
  private:
   void start(const GoodputEvent& event);
@@ -142,5 +144,9 @@ class Goodput {
   std::int64_t first_ = 0, first_tokens_ = 0;  // before the first attempt
   std::optional<double> save_s_;
 };
+
+// Adds the energy of all attempts to a report: phases, attempts, times, steps and metered time.
+// Levels without any metered time stay empty.
+void add_ledger(const Goodput& goodput, EnergyReport& report);
 
 }  // namespace kintsugi

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,5 +32,9 @@ struct PrometheusMetric {
 
 // The text format, version 0.0.4, without time stamps.
 std::string prometheus_text(const std::vector<PrometheusMetric>& metrics);
+
+// The files of all runs, and kintsugi_dashboard_runs with the number of runs in each state.
+std::string merged_prometheus(const std::vector<std::filesystem::path>& files,
+                              const std::map<std::string, double>& runs_by_state);
 
 }  // namespace kintsugi

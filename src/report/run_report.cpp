@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <limits>
 
@@ -34,14 +33,9 @@ std::string utc(double seconds) {
 }
 
 // The value of a key as text; `otherwise` if it is missing or null.
-std::string text_at(const ReportJson& json, const char* key, const std::string& otherwise = "") {
+std::string value_text(const ReportJson& json, const char* key, const std::string& otherwise = "") {
   if (!json.is_object() || !json.contains(key) || json[key].is_null()) return otherwise;
   return json[key].is_string() ? json[key].get<std::string>() : json[key].dump();
-}
-
-std::string loss_at(const ReportJson& json, const char* key) {
-  if (!json.is_object() || !json.contains(key) || !json[key].is_number()) return "unknown";
-  return fmt::format("{:.4f}", json[key].get<double>());
 }
 
 std::string loss_text(const std::optional<double>& loss) {
@@ -50,12 +44,6 @@ std::string loss_text(const std::optional<double>& loss) {
 
 std::string count_text(const std::optional<double>& count) {
   return count ? fmt::format("{:.0f}", *count) : "?";
-}
-
-std::string ending(const std::string& state, const std::string& reason, const std::string& code) {
-  std::string inner = reason == state ? "" : reason;
-  if (!code.empty()) inner += fmt::format("{}exit code {}", inner.empty() ? "" : ", ", code);
-  return inner.empty() ? state : fmt::format("{} ({})", state, inner);
 }
 
 // The newest record of each of the last steps: a run that was resumed or went back has done some of
@@ -79,15 +67,9 @@ std::vector<ReportJson> last_records(const fs::path& file) {
   return records;
 }
 
-std::optional<EnergyLevel> metered_level(const Goodput& goodput) {
-  ByLevel<double> coverage;
-  for (const EnergyLevel level : kEnergyLevels) coverage[level] = goodput.coverage(level);
-  return standing_level(coverage);
-}
-
 std::string goodput_table(const Goodput& goodput) {
   const GoodputAmounts all = goodput.seconds();
-  const std::optional<EnergyLevel> level = metered_level(goodput);
+  const std::optional<EnergyLevel> level = goodput.metered_level();
   const GoodputAmounts joules = level ? goodput.joules(*level) : GoodputAmounts{};
   std::string text = fmt::format(
       "  goodput: {:.1f} % of {} in {}\n", 100 * all.fraction(), format_duration(all.total()),
@@ -118,7 +100,7 @@ std::string attempt_lines(const std::vector<Attempt>& attempts) {
     text += fmt::format(
         "    {:>3}  {}  {:>9}  steps {} to {}  {}\n", i + 1, utc(one.launched_s),
         format_duration(one.last_s - one.launched_s), one.first_step, one.last_step,
-        ending(one.state, one.reason, one.exit_code ? std::to_string(*one.exit_code) : ""));
+        ending_text(one.state, one.reason, one.exit_code ? std::to_string(*one.exit_code) : ""));
   }
   return text;
 }
@@ -135,12 +117,12 @@ RunReport read_run(const fs::path& given) {
     user_error("{} holds no run: it has no status.json; give a run directory (run.dir)",
                given.string());
   }
-  auto status = parse_untrusted_json(read_run_file(directory / "status.json", kMostStatus).text);
+  ReportJson status = read_json_object(directory / "status.json", kMostStatus);
   GoodputHistory history = read_goodput_history(directory);
   if (reader.summary().state == "lost") history.goodput.mark_lost();
   return {.directory = given,
           .summary = reader.summary(),
-          .status = status && status->is_object() ? std::move(*status) : ReportJson::object(),
+          .status = status.is_object() ? std::move(status) : ReportJson::object(),
           .goodput = std::move(history.goodput),
           .goodput_problem = std::move(history.problem),
           .last_steps = last_records(directory / "metrics.jsonl")};
@@ -151,25 +133,26 @@ std::string report_text(const RunReport& run) {
   const RunSummary& summary = run.summary;
   std::string text =
       fmt::format("{}: {}\n", run.directory.string(),
-                  ending(summary.state, summary.reason, text_at(status, "exit_code")));
+                  ending_text(summary.state, summary.reason, value_text(status, "exit_code")));
   text +=
       fmt::format("  step {} of {}, {} tokens, loss {}, held-out loss {}; updated {}\n",
                   count_text(summary.step), count_text(summary.total_steps),
                   count_text(summary.tokens), loss_text(summary.loss),
                   loss_text(summary.valid_loss), summary.updated_s ? utc(*summary.updated_s) : "?");
   if (!summary.message.empty()) text += fmt::format("  message: {}\n", summary.message);
-  text += fmt::format("  newest checkpoint: {}\n", text_at(status, "last_checkpoint", "none"));
+  text += fmt::format("  newest checkpoint: {}\n", value_text(status, "last_checkpoint", "none"));
   if (!run.last_steps.empty()) {
     text += "  last losses:";
     for (const ReportJson& step : run.last_steps)
-      text += fmt::format(" {} (step {})", loss_at(step, "loss"), text_at(step, "step", "?"));
+      text += fmt::format(" {} (step {})", loss_text(number_at(step, "loss")),
+                          value_text(step, "step", "?"));
     text += "\n";
   }
   if (status.contains("straggler") && status["straggler"].is_object())
     text += fmt::format("  slowest rank: {} on node {}, {} times the median of all ranks\n",
-                        text_at(status["straggler"], "rank", "?"),
-                        text_at(status["straggler"], "node", "?"),
-                        loss_at(status["straggler"], "ratio"));
+                        value_text(status["straggler"], "rank", "?"),
+                        value_text(status["straggler"], "node", "?"),
+                        loss_text(number_at(status["straggler"], "ratio")));
   if (std::error_code unknown; fs::exists(run.directory / "tensorboard", unknown))
     text += fmt::format("  charts: tensorboard --logdir {}\n",
                         (run.directory / "tensorboard").string());

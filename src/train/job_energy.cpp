@@ -8,7 +8,7 @@
 
 #include "comm/exchange.h"
 #include "core/log.h"
-#include "energy/meters/choose_meters.h"
+#include "energy/meters/find_meters.h"
 
 namespace kintsugi {
 namespace {

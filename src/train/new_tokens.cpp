@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "model/config.h"
 
 namespace kintsugi {

@@ -8,7 +8,7 @@
 #include "core/hash.h"
 #include "core/log.h"
 #include "data/sampling/megatron_order.h"
-#include "data/tokenizers/byte_tokenizer.h"
+#include "data/tokenizers/tokenizer_formats.h"
 
 namespace kintsugi {
 namespace {

@@ -11,7 +11,7 @@
 #include "data/chat/chat_template.h"
 #include "data/sampling/sample_order.h"
 #include "data/sampling/sample_reader.h"
-#include "data/stores/content_check.h"
+#include "data/stores/content_record.h"
 #include "data/tokenizers/tokenizer.h"
 #include "train/config/config.h"
 

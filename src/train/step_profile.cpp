@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/output_file.h"
 #include "core/units.h"
-#include "report/profile/chrome_trace.h"
+#include "report/profile/profile_file.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

@@ -50,7 +50,7 @@ struct StepRecord {
   // "cpu".
   std::optional<double> energy_j = {}, energy_gpu_j = {}, energy_node_j = {}, power_w = {};
   std::string energy_scope = {};
-  std::optional<ByLevel<SpentEnergy>> energy_since_launch = {};  // of this attempt
+  std::optional<ByLevel<LevelAmount>> energy_since_launch = {};  // of this attempt
   std::optional<double> valid_loss = {};                         // nats per token
   std::optional<double> valid_bits_per_byte = {};
   // Classifiers only; micro F1 is the accuracy.

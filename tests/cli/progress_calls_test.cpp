@@ -7,7 +7,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "core/progress.h"
 #include "data/stores/store_check.h"
-#include "data/stores/store_merge.h"
+#include "data/stores/store_output.h"
 #include "data/stores/token_store.h"
 #include "model/compare.h"
 #include "plan/machines/calibration.h"

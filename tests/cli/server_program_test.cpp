@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "support/http_client.h"
 #include "support/program_test.h"
 #include "support/served_model.h"

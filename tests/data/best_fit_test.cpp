@@ -1,5 +1,3 @@
-#include "data/sampling/best_fit.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <numeric>
 #include <random>
 #include <tuple>
+
+#include "data/sampling/packing_index.h"
 
 namespace kintsugi {
 namespace {

@@ -1,11 +1,10 @@
-#include "data/sampling/blend.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
+#include "data/sampling/sample_order.h"
 #include "model/model_test_util.h"
 
 namespace kintsugi {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "data/tokenizers/pre_tokenizer.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

@@ -1,9 +1,9 @@
-#include "data/tokenizers/byte_tokenizer.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <set>
+
+#include "data/tokenizers/tokenizer_formats.h"
 
 namespace kintsugi {
 namespace {

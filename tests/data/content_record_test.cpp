@@ -1,10 +1,11 @@
+#include "data/stores/content_record.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "core/hash.h"
-#include "data/stores/content_check.h"
 #include "model/model_test_util.h"
 #include "support/counting_store.h"
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "data/corpora/document.h"
+#include "data/corpora/record_reader.h"
 
 namespace kintsugi {
 namespace {

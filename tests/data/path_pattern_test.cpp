@@ -1,8 +1,7 @@
-#include "data/corpora/path_pattern.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/corpora/input_files.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"
 

@@ -8,8 +8,7 @@
 
 #include "core/error.h"
 #include "data/stores/store_check.h"
-#include "data/stores/store_info.h"
-#include "data/stores/store_merge.h"
+#include "data/stores/store_output.h"
 #include "data/stores/token_store.h"
 #include "model/model_test_util.h"
 #include "support/compress.h"

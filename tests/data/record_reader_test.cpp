@@ -5,7 +5,6 @@
 
 #include <random>
 
-#include "data/corpora/document.h"
 #include "data/tokenizers/tokenizer.h"
 #include "support/compress.h"
 #include "support/errors.h"

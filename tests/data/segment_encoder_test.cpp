@@ -1,8 +1,7 @@
-#include "data/tokenizers/segment_encoder.h"
-
 #include <gtest/gtest.h>
 
 #include "core/file.h"
+#include "data/corpora/tokenize_pipeline.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 

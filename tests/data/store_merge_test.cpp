@@ -1,8 +1,7 @@
-#include "data/stores/store_merge.h"
-
 #include <gtest/gtest.h>
 
 #include "core/file.h"
+#include "data/stores/store_output.h"
 #include "support/counting_store.h"
 
 namespace kintsugi {

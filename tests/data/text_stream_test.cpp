@@ -1,5 +1,3 @@
-#include "data/corpora/text_stream.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,6 +5,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "data/corpora/input_files.h"
 #include "support/compress.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"

@@ -11,7 +11,7 @@
 
 #include "data/tokenizers/normalizer.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "support/paths.h"
 
 namespace kintsugi {

@@ -11,11 +11,10 @@
 
 #include "core/error.h"
 #include "data/tokenizers/byte_alphabet.h"
-#include "data/tokenizers/byte_tokenizer.h"
 #include "data/tokenizers/normalizer.h"
 #include "data/tokenizers/pre_tokenizer.h"
-#include "data/tokenizers/tiktoken.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/tokenizer_formats.h"
+#include "data/tokenizers/unicode.h"
 #include "support/errors.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"

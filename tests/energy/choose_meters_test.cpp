@@ -1,10 +1,9 @@
-#include "energy/meters/choose_meters.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
+#include "energy/meters/find_meters.h"
 #include "energy/sysfs_tree.h"
 
 namespace kintsugi {

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "core/error.h"
-#include "energy/meters/ear.h"
 #include "energy/meters/find_meters.h"
+#include "energy/meters/libraries.h"
 #include "support/fake_tree.h"
 
 namespace kintsugi {

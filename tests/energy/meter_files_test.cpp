@@ -7,8 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "energy/meters/pci.h"
-#include "energy/meters/small_file.h"
+#include "energy/meters/sysfs.h"
 #include "energy/sysfs_tree.h"
 
 namespace kintsugi {

@@ -1,10 +1,10 @@
-#include "energy/meters/meter_total.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 namespace {

@@ -1,9 +1,9 @@
 // How the joules of a meter that is read now and then are divided among the phases of a run.
-#include "energy/phase_charges.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "energy/energy_totals.h"
 
 namespace kintsugi {
 namespace {

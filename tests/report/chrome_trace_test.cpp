@@ -1,10 +1,9 @@
-#include "report/profile/chrome_trace.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "report/profile/profile_file.h"
 #include "support/trace_events.h"
 
 namespace kintsugi {

@@ -9,7 +9,7 @@
 
 #include "http/http_server.h"
 #include "report/dashboard/dashboard_service.h"
-#include "report/dashboard/prometheus_merge.h"
+#include "report/prometheus.h"
 #include "support/http_client.h"
 #include "support/prometheus_parser.h"
 #include "support/temporary_directory.h"

@@ -1,7 +1,7 @@
 // Every joule of a run is charged once, like its seconds. Hand-made events, with sums by hand.
-#include "report/energy_ledger.h"
-
 #include <gtest/gtest.h>
+
+#include "report/goodput.h"
 
 namespace kintsugi {
 namespace {
@@ -22,8 +22,8 @@ EnergyTotals of_nodes(const LevelEnergy& energy) {
   return totals;
 }
 
-ByLevel<SpentEnergy> spent(double node_j, double covered_s) {
-  ByLevel<SpentEnergy> all;
+ByLevel<LevelAmount> spent(double node_j, double covered_s) {
+  ByLevel<LevelAmount> all;
   all[EnergyLevel::Node] = {node_j, covered_s};
   return all;
 }

@@ -1,7 +1,7 @@
-#include "report/profile/exposure.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "report/profile/breakdown.h"
 
 namespace kintsugi {
 namespace {

@@ -1,7 +1,6 @@
-#include "report/profile/idle.h"
-
 #include <gtest/gtest.h>
 
+#include "report/profile/breakdown.h"
 #include "support/profile_spans.h"
 
 namespace kintsugi {

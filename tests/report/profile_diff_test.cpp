@@ -1,8 +1,7 @@
-#include "report/profile/profile_diff.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "report/profile/analysis.h"
 #include "report/profile/profile_output.h"
 #include "support/errors.h"
 #include "support/profile_spans.h"

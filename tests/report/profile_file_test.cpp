@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/gzip.h"
-#include "report/profile/chrome_trace.h"
 #include "report/profile/profile_output.h"
 #include "support/errors.h"
 #include "support/profile_spans.h"

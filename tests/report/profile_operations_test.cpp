@@ -57,7 +57,7 @@ TEST(ProfileOperations, LayersAreInTheOrderOfTheModel) {
   }
   const OperationTotals totals = operation_totals(spans::one_rank(all));
   std::string order;
-  for (const LayerTotal& one : totals.layers) order += one.name + ";";
+  for (const PartTotal& one : totals.layers) order += one.name + ";";
   EXPECT_EQ(order, "embedding;layer 9;layer 10;head;;");
   EXPECT_DOUBLE_EQ(totals.layers[2].seconds, 2);
   EXPECT_DOUBLE_EQ(totals.layers[2].phases.at("forward"), 2);

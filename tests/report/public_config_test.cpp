@@ -1,5 +1,4 @@
 // What viewers show of a configuration with a secret.
-#include "report/runs/public_config.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/runs/json_members.h"
-#include "report/runs/series_cache.h"
-#include "report/runs/series_json.h"
+#include "report/runs/series_view.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "report/watch/curve.h"
+#include "report/watch/canvas.h"
 
 namespace kintsugi {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <random>
 
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "support/errors.h"
 
 namespace kintsugi {

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "data/sampling/token_stream.h"
+#include "data/sampling/sample_order.h"
 #include "support/temporary_directory.h"
 #include "support/token_files.h"
 
@@ -51,6 +52,15 @@ inline std::vector<std::int32_t> tokens_of(const std::vector<TokenRange>& pieces
     tokens.insert(tokens.end(), read.begin(), read.end());
   }
   return tokens;
+}
+
+// Windows over each of these streams, which must outlive them.
+inline std::vector<std::unique_ptr<SourceSamples>> windows_over(
+    const std::vector<const TokenStream*>& streams, std::int64_t length) {
+  std::vector<std::unique_ptr<SourceSamples>> sources;
+  for (const TokenStream* stream : streams)
+    sources.push_back(std::make_unique<WindowSamples>(*stream, length));
+  return sources;
 }
 
 }  // namespace kintsugi

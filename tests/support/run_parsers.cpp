@@ -2,11 +2,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "report/dashboard/prometheus_merge.h"
+#include "report/prometheus.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_index.h"
 #include "report/runs/run_view.h"
-#include "report/runs/series_json.h"
+#include "report/runs/series_view.h"
 #include "support/parser_lists.h"
 #include "support/prometheus_parser.h"
 

@@ -12,7 +12,7 @@
 #include <numeric>
 
 #include "core/file.h"
-#include "data/tokenizers/byte_tokenizer.h"
+#include "data/tokenizers/tokenizer_formats.h"
 #include "model/initialize.h"
 #include "support/captured_log.h"
 #include "support/errors.h"

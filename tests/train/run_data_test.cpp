@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "core/file.h"
-#include "data/stores/store_info.h"
-#include "data/tokenizers/byte_tokenizer.h"
+#include "data/stores/token_store.h"
+#include "data/tokenizers/tokenizer_formats.h"
 #include "model/model_test_util.h"
 #include "support/counting_store.h"
 #include "support/paths.h"

@@ -9,7 +9,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "data/sampling/packing_index.h"
 #include "data/sampling/sample_reader.h"
-#include "data/stores/store_info.h"
+#include "data/stores/token_store.h"
 #include "model/initialize.h"
 #include "support/counting_store.h"
 #include "support/errors.h"

@@ -175,7 +175,7 @@ TEST_F(ProfiledRun, IsAnalyzed) {
   const double weights = 2 * (32 * (32 + 16 + 16) + 32 * 32 + 3 * 32 * 48) + 32 * 256;
   EXPECT_DOUBLE_EQ(matmul_flops, 6 * weights * 6 * 24);
   std::vector<std::string> layers;
-  for (const LayerTotal& one : analysis.operations.layers) layers.push_back(one.name);
+  for (const PartTotal& one : analysis.operations.layers) layers.push_back(one.name);
   EXPECT_THAT(layers, testing::ElementsAre("embedding", "layer 0", "layer 1", "head", ""));
 }
 

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "core/file.h"
-#include "data/tokenizers/byte_tokenizer.h"
+#include "data/tokenizers/tokenizer_formats.h"
 #include "support/counting_store.h"
 #include "support/directory_contents.h"
 #include "support/paths.h"

@@ -12,7 +12,7 @@
 #include "cli/options.h"
 #include "core/error.h"
 #include "data/tokenizers/tokenizer.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

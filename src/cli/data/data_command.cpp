@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "data/stores/store_check.h"
-#include "data/stores/store_merge.h"
+#include "data/stores/store_output.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
 

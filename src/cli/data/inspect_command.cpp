@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/table.h"
 #include "core/units.h"
-#include "data/stores/store_summary.h"
+#include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
 

@@ -9,7 +9,7 @@
 #include "core/progress.h"
 #include "core/units.h"
 #include "data/chat/prepare_job.h"
-#include "data/corpora/path_pattern.h"
+#include "data/corpora/input_files.h"
 #include "train/signals.h"
 
 namespace kintsugi {

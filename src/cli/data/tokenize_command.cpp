@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/units.h"
-#include "data/corpora/path_pattern.h"
+#include "data/corpora/input_files.h"
 #include "data/corpora/tokenize_job.h"
 #include "train/signals.h"
 

@@ -15,7 +15,7 @@
 #include "core/output_file.h"
 #include "core/progress.h"
 #include "core/units.h"
-#include "data/corpora/path_pattern.h"
+#include "data/corpora/input_files.h"
 #include "data/tokenizer_training/bpe_trainer.h"
 #include "data/tokenizer_training/corpus_pre_tokens.h"
 

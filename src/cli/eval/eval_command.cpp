@@ -19,7 +19,7 @@
 #include "core/progress.h"
 #include "core/table.h"
 #include "core/units.h"
-#include "data/stores/store_info.h"
+#include "data/stores/token_store.h"
 #include "eval/run/results.h"
 #include "model/config.h"
 #include "serve/generation.h"

@@ -16,7 +16,7 @@
 #include "core/output_file.h"
 #include "core/progress.h"
 #include "core/table.h"
-#include "energy/meters/choose_meters.h"
+#include "energy/meters/find_meters.h"
 #include "energy/power/power_sweep.h"
 #include "plan/machines/calibration.h"
 #include "train/config/keys.h"

@@ -8,38 +8,9 @@
 namespace kintsugi {
 namespace {
 
-ChatFormat mistral(std::string_view name) {
-  return {.name = name,
-          .system = {},
-          .user = {},
-          .assistant = {" ", "</s>"},
-          .generation_prompt = "",
-          .end_of_turn = "</s>",
-          .alternates = true,
-          .marks = {}};
-}
-
-ChatFormat mistral_v1() {
-  ChatFormat format = mistral("mistral-v1");
-  format.system = {"", "\n\n"};
-  format.user = {" [INST] ", " [/INST]"};
-  format.joins_system = true;
-  format.marks = {" [INST] ", " [/INST]", "system"};
-  format.excluded = {"<<SYS>>", "[SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]"};
-  return format;
-}
-
-ChatFormat mistral_v7() {
-  ChatFormat format = mistral("mistral-v7");
-  format.system = {"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"};
-  format.user = {"[INST] ", "[/INST]"};
-  format.marks = {"[SYSTEM_PROMPT] ", "[INST] ", "[/INST]"};  // with spaces: not the tekken form
-  return format;
-}
-
-// Formats in which each message begins with its role.
-std::vector<ChatFormat> formats_with_headers() {
+std::vector<ChatFormat> make_formats() {
   return {
+      // Each message begins with its role.
       {.name = "chatml",
        .system = {"<|im_start|>system\n", "<|im_end|>\n"},
        .user = {"<|im_start|>user\n", "<|im_end|>\n"},
@@ -91,12 +62,7 @@ std::vector<ChatFormat> formats_with_headers() {
        .end_of_turn = "<|end_of_text|>",
        .marks = {"<|start_of_role|>", "<|end_of_role|>"},
        .excluded = {"<tool_call>", "<tools>"}},
-  };
-}
-
-// Formats in which the roles are words.
-std::vector<ChatFormat> formats_with_words() {
-  return {
+      // The roles are words.
       {.name = "vicuna",
        .system = {"", "\n\n"},
        .user = {"USER: ", "\n"},
@@ -119,15 +85,25 @@ std::vector<ChatFormat> formats_with_words() {
        .generation_prompt = "GPT4 Correct Assistant:",
        .end_of_turn = "<|end_of_turn|>",
        .marks = {"GPT4 Correct ", "<|end_of_turn|>"}},
+      {.name = "mistral-v1",
+       .system = {"", "\n\n"},
+       .user = {" [INST] ", " [/INST]"},
+       .assistant = {" ", "</s>"},
+       .generation_prompt = "",
+       .end_of_turn = "</s>",
+       .joins_system = true,
+       .alternates = true,
+       .marks = {" [INST] ", " [/INST]", "system"},
+       .excluded = {"<<SYS>>", "[SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]"}},
+      {.name = "mistral-v7",
+       .system = {"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"},
+       .user = {"[INST] ", "[/INST]"},
+       .assistant = {" ", "</s>"},
+       .generation_prompt = "",
+       .end_of_turn = "</s>",
+       .alternates = true,
+       .marks = {"[SYSTEM_PROMPT] ", "[INST] ", "[/INST]"}},  // with spaces: not the tekken form
   };
-}
-
-std::vector<ChatFormat> make_formats() {
-  std::vector<ChatFormat> formats = formats_with_headers();
-  for (ChatFormat& format : formats_with_words()) formats.push_back(std::move(format));
-  formats.push_back(mistral_v1());
-  formats.push_back(mistral_v7());
-  return formats;
 }
 
 std::string_view trimmed(std::string_view text) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/chat/example_encoder.h"
+#include "data/chat/example.h"
 
 namespace kintsugi {
 

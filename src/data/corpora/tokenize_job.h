@@ -7,11 +7,37 @@
 #include <string>
 #include <vector>
 
-#include "data/corpora/document.h"
-#include "data/corpora/tokenize_journal.h"
+#include "data/corpora/record_reader.h"
+#include "data/corpora/tokenize_pipeline.h"
+#include "data/stores/token_store.h"
+#include "data/stores/token_writer.h"
 #include "data/tokenizers/tokenizer.h"
 
 namespace kintsugi {
+
+struct TokenizeCounts {
+  std::int64_t documents = 0, tokens = 0, text_bytes = 0;
+  std::int64_t empty_documents = 0, invalid_lines = 0;
+};
+
+// PREFIX.progress.json: the progress of a job, replaced atomically after each sync of its outputs.
+// A killed job continues from it.
+struct TokenizeJournal {
+  std::string made_from;  // JSON of what determines the output: inputs, tokenizer, options
+  InputPosition position;
+  TokenizeCounts counts;
+  std::string first_invalid;
+  std::vector<StoreInfo::Shard> shards;  // finished, with temporary names
+  TokenWriter::State writer;             // of the unfinished shard
+  bool all_written = false;              // only the renaming is left
+};
+
+std::filesystem::path journal_path(const std::filesystem::path& prefix);
+std::optional<TokenizeJournal> read_journal(const std::filesystem::path& prefix);
+void write_journal(const std::filesystem::path& prefix, const TokenizeJournal& journal);
+
+// Describes the first difference; "" if there is none.
+std::string identity_difference(const std::string& before, const std::string& now);
 
 // Tokenizes text into a token store: PREFIX.bin and PREFIX.idx (PREFIX-00000.bin and so on with
 // shard_bytes), PREFIX.mask with a prompt key, and PREFIX.json. The output depends only on the

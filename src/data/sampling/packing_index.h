@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/file.h"
@@ -10,12 +11,25 @@
 
 namespace kintsugi {
 
+// Items in bins: those of bin b are items[ends[b - 1]] … items[ends[b] - 1], in the order in
+// which they were placed.
+struct Bins {
+  std::vector<std::uint32_t> items;
+  std::vector<std::uint32_t> ends;  // one per bin
+};
+
+// Best-fit decreasing: the items are placed from the largest to the smallest, each into the bin
+// with the least room that is enough, or into a new bin. Sizes are 1 … capacity. Items of one size
+// are placed in their order, and of bins with the same room the one that got to it first is used,
+// as TRL does it (strategy `bfd`). Takes O(items · log capacity + capacity).
+Bins best_fit_decreasing(std::span<const std::uint32_t> sizes, std::uint32_t capacity);
+
 // The longest sample of a packing: the work per block has tables of this size.
 constexpr std::int64_t kMaxPackedLength = 1 << 24;
 
 // Which documents share a sample.
 enum class PackingRule : std::uint8_t {
-  BestFit,  // as many as fit (best_fit.h)
+  BestFit,  // as many as fit (best_fit_decreasing)
   Single,   // none: each has a sample of its own
 };
 

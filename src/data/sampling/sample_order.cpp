@@ -1,12 +1,170 @@
 #include "data/sampling/sample_order.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/units.h"
 
 namespace kintsugi {
+namespace {
+
+constexpr double kWeightScale = 0x1p52;  // integer weights add up to about this
+
+// round(j * part / total), ties up. The sum of the weights is below 2^62, so nothing overflows.
+std::int64_t proportion(std::int64_t j, std::uint64_t part, std::uint64_t total) {
+  using Wide = unsigned __int128;
+  return static_cast<std::int64_t>((2 * static_cast<Wide>(j) * part + total) /
+                                   (2 * static_cast<Wide>(total)));
+}
+
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+// Distributes `samples` in proportion to the weights by the largest-remainder method.
+std::vector<std::uint64_t> apportion(const std::vector<double>& weights, std::int64_t samples) {
+  const double total = sum(weights);
+  std::vector<std::uint64_t> counts;
+  std::vector<double> remainders;
+  std::int64_t left = samples;
+  for (const double weight : weights) {
+    const double ideal = static_cast<double>(samples) * weight / total;
+    counts.push_back(static_cast<std::uint64_t>(ideal));
+    remainders.push_back(ideal - std::floor(ideal));
+    left -= static_cast<std::int64_t>(counts.back());
+  }
+  for (; left > 0; --left) {
+    const auto most = std::max_element(remainders.begin(), remainders.end()) - remainders.begin();
+    counts[static_cast<std::size_t>(most)] += 1;
+    remainders[static_cast<std::size_t>(most)] = -1;
+  }
+  return counts;
+}
+
+// The maximum number of samples of each source.
+std::vector<std::int64_t> limits_of(const std::vector<BlendSource>& sources) {
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::int64_t> limits;
+  for (const BlendSource& source : sources) {
+    const double most = source.max_epochs * static_cast<double>(source.epoch);
+    limits.push_back(source.max_epochs > 0 && most < 1e18 ? static_cast<std::int64_t>(most) : none);
+  }
+  return limits;
+}
+
+void check_enough(const std::vector<BlendSource>& sources, const std::vector<std::int64_t>& limits,
+                  std::int64_t samples, std::int64_t length) {
+  double most = 0, once = 0;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    most += static_cast<double>(limits[i]);
+    once += static_cast<double>(sources[i].epoch);
+  }
+  if (most >= static_cast<double>(samples)) return;
+  const auto format_tokens = [&](double count) {
+    return format_count(count * static_cast<double>(length));
+  };
+  user_error(
+      "the run needs {} tokens ({} samples of {}), but the data has {} in an epoch and {} within "
+      "max_epochs: shorten the run, raise max_epochs or add data",
+      format_tokens(static_cast<double>(samples)), samples, length, format_tokens(once),
+      format_tokens(most));
+}
+
+// Whether all sources stay below their limits, even where a Blend deviates from exact proportions.
+bool within_limits(const std::vector<std::int64_t>& limits, const std::vector<double>& weights,
+                   std::int64_t samples) {
+  const double total = sum(weights);
+  const double deviation = 0.5 * static_cast<double>(std::bit_width(weights.size()));
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const double expected = static_cast<double>(samples) * weights[i] / total;
+    if (expected + deviation > static_cast<double>(limits[i])) return false;
+  }
+  return true;
+}
+
+std::vector<std::uint64_t> integer_weights(const std::vector<double>& weights) {
+  const double total = sum(weights);
+  std::vector<std::uint64_t> integers;
+  for (const double weight : weights)
+    integers.push_back(std::max<std::uint64_t>(
+        1, static_cast<std::uint64_t>(std::llround(weight / total * kWeightScale))));
+  return integers;
+}
+
+// The number of samples of each source. A source that would exceed its limit gives its limit; this
+// raises the counts of the others, so they are checked again.
+std::vector<std::uint64_t> limited_counts(const std::vector<std::int64_t>& limits,
+                                          std::vector<double> weights, std::int64_t samples) {
+  std::vector<std::uint64_t> counts(weights.size(), 0);
+  for (bool changed = true; changed;) {
+    changed = false;
+    const double total = sum(weights);
+    const auto remaining = static_cast<double>(samples);
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      if (weights[i] > 0 && remaining * weights[i] / total > static_cast<double>(limits[i])) {
+        weights[i] = 0;
+        counts[i] = static_cast<std::uint64_t>(limits[i]);
+        samples -= limits[i];
+        changed = true;
+      }
+  }
+  if (samples == 0) return counts;
+  const std::vector<std::uint64_t> rest = apportion(weights, samples);
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += rest[i];
+  return counts;
+}
+
+}  // namespace
+
+Blend::Blend(const std::vector<std::uint64_t>& weights) : sums_{0} {
+  for (const std::uint64_t weight : weights) sums_.push_back(sums_.back() + weight);
+  KINTSUGI_CHECK(sums_.back() > 0 && sums_.back() < (std::uint64_t{1} << 62),
+                 "the weights of a blend add up to {}", sums_.back());
+}
+
+Blend::Choice Blend::operator()(std::int64_t k) const {
+  std::size_t begin = 0, end = sums_.size() - 1;
+  while (end - begin > 1) {
+    const std::size_t middle = (begin + end) / 2;
+    const std::uint64_t left = sums_[middle] - sums_[begin], total = sums_[end] - sums_[begin];
+    const std::int64_t before = proportion(k, left, total);
+    if (proportion(k + 1, left, total) > before) {
+      end = middle;
+      k = before;
+    } else {
+      begin = middle;
+      k -= before;
+    }
+  }
+  return {begin, k};
+}
+
+std::vector<double> temperature_weights(const std::vector<double>& sizes, double temperature) {
+  const auto raised = [&](double unit) {
+    std::vector<double> weights;
+    for (const double size : sizes) weights.push_back(std::pow(size / unit, 1.0 / temperature));
+    return weights;
+  };
+  std::vector<double> weights = raised(1);
+  if (std::isfinite(sum(weights))) return weights;
+  return raised(*std::max_element(sizes.begin(), sizes.end()));
+}
+
+std::vector<std::uint64_t> blend_weights(const std::vector<BlendSource>& sources,
+                                         std::int64_t samples, std::int64_t length) {
+  std::vector<double> weights;
+  for (const BlendSource& source : sources) weights.push_back(source.weight);
+  const std::vector<std::int64_t> limits = limits_of(sources);
+  check_enough(sources, limits, samples, length);
+  return within_limits(limits, weights, samples) ? integer_weights(weights)
+                                                 : limited_counts(limits, weights, samples);
+}
 
 std::uint64_t SampleOrder::fingerprint() const {
   const std::uint64_t key = seed();
@@ -41,14 +199,6 @@ void WindowSamples::add_to(StreamHash& hash) const { add_parts(*stream_, hash); 
 void PackedSamples::add_to(StreamHash& hash) const {
   const std::uint64_t content = index_.content();
   hash.update(&content, sizeof(content));
-}
-
-std::vector<std::unique_ptr<SourceSamples>> windows_over(
-    const std::vector<const TokenStream*>& streams, std::int64_t length) {
-  std::vector<std::unique_ptr<SourceSamples>> sources;
-  for (const TokenStream* stream : streams)
-    sources.push_back(std::make_unique<WindowSamples>(*stream, length));
-  return sources;
 }
 
 ShuffledOrder::ShuffledOrder(std::vector<std::unique_ptr<SourceSamples>> sources,

@@ -1,6 +1,9 @@
 #include "data/stores/content_record.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -8,12 +11,17 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/hash.h"
+#include "core/log.h"
+#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -135,6 +143,20 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
       now.path, before.path == now.path ? "" : " (then " + before.path + ")", what);
 }
 
+// UserError if this hash of its content is not the expected one.
+void check_hash(const UnreadFile& file, const std::string& hash) {
+  const bool known = file.before && !file.before->hash.empty();
+  const std::string& expected = known ? file.before->hash : file.described;
+  if (expected.empty() || hash == expected) return;
+  if (known && (file.before->read || !same_stamp(*file.before, file.now)))
+    fail_changed(*file.before, file.now,
+                 fmt::format("the checksum of its content is {}, it was {}", hash, expected));
+  user_error(
+      "{} has another content than its store was written with: its checksum is {}, but the .json "
+      "file of the store says {}; copy or write the store again (`kintsugi data verify` checks it)",
+      file.now.path, hash, expected);
+}
+
 // Compares blocks, and what PREFIX.json says, with the start of the run.
 void compare_quickly(UnreadFile& file, const ContentLimits& limits) {
   file.now.hash = file.described;
@@ -172,20 +194,22 @@ void settle(ComparedContent& content, const ContentLimits& limits) {
   if (read_whole) unread.clear();
 }
 
-}  // namespace
+constexpr std::size_t kBlock = std::size_t{8} << 20;
 
-void check_hash(const UnreadFile& file, const std::string& hash) {
-  const bool known = file.before && !file.before->hash.empty();
-  const std::string& expected = known ? file.before->hash : file.described;
-  if (expected.empty() || hash == expected) return;
-  if (known && (file.before->read || !same_stamp(*file.before, file.now)))
-    fail_changed(*file.before, file.now,
-                 fmt::format("the checksum of its content is {}, it was {}", hash, expected));
-  user_error(
-      "{} has another content than its store was written with: its checksum is {}, but the .json "
-      "file of the store says {}; copy or write the store again (`kintsugi data verify` checks it)",
-      file.now.path, hash, expected);
+// Of the calling thread, for processor and disk; what the system does not support has no effect.
+void lower_priority() {
+  constexpr int kProcess = 1, kIdleClass = 3, kClassShift = 13;  // linux/ioprio.h
+  ::syscall(SYS_ioprio_set, kProcess, 0, kIdleClass << kClassShift);
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
 }
+
+struct FreePages {
+  void operator()(std::byte* pages) const {
+    ::operator delete (pages, std::align_val_t{FileReader::kPage});
+  }
+};
+
+}  // namespace
 
 ComparedContent record_content(const DataStores& stores, const ContentLimits& limits) {
   ComparedContent content{.record = {}, .unread = files_of(stores)};
@@ -251,6 +275,81 @@ std::optional<ContentRecord> read_content(const fs::path& path,
     user_error("{} does not describe the data of a run ({}): remove it to skip the check",
                path.string(), error.what());
   }
+}
+
+ContentCheck::ContentCheck(ComparedContent content, Save save)
+    : record_(std::move(content.record)),
+      unread_(std::move(content.unread)),
+      save_(std::move(save)) {
+  save_(record_);
+  if (unread_.empty()) return;
+  std::uint64_t bytes = 0;
+  for (const UnreadFile& file : unread_) bytes += file.now.bytes;
+  unread_bytes_ = bytes;
+  log_info("the content of the data ({}) is read and compared in the background",
+           format_bytes(static_cast<double>(bytes)));
+  thread_ = std::thread([this] { read_files(); });
+}
+
+ContentCheck::~ContentCheck() {
+  stopping_ = true;
+  wait();
+}
+
+void ContentCheck::wait() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void ContentCheck::rethrow() const {
+  if (found_change_) std::rethrow_exception(error_);
+}
+
+void ContentCheck::read_files() {
+  lower_priority();
+  for (UnreadFile& file : unread_) {
+    try {
+      if (!read_file(file)) return;
+    } catch (const std::exception& error) {  // a run that can still train goes on
+      log_warning("the content of {} was not compared: {}", file.now.path, error.what());
+      continue;
+    }
+    try {
+      check_hash(file, file.now.hash);
+    } catch (const UserError&) {
+      error_ = std::current_exception();
+      found_change_ = true;
+      return;
+    }
+    note_read(file);
+  }
+}
+
+void ContentCheck::note_read(UnreadFile& file) {
+  file.now.blocks = record_[file.number].blocks;
+  file.now.read = true;
+  record_[file.number] = file.now;
+  try {
+    save_(record_);
+  } catch (const std::exception& error) {
+    log_warning("{}", error.what());
+  }
+}
+
+bool ContentCheck::read_file(UnreadFile& file) {
+  const FileReader reader(file.now.path);
+  const std::unique_ptr<std::byte, FreePages> buffer(static_cast<std::byte*>(
+      ::operator new (kBlock + FileReader::kSlack, std::align_val_t{FileReader::kPage})));
+  StreamHash hash;
+  for (std::uint64_t at = 0; at < reader.size();) {
+    if (stopping_) return false;
+    const auto bytes =
+        static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, reader.size() - at));
+    hash.update(reader.read(at, bytes, buffer.get()), bytes);
+    at += bytes;
+    unread_bytes_ -= bytes;
+  }
+  file.now.hash = hex64(hash.digest());
+  return true;
 }
 
 }  // namespace kintsugi

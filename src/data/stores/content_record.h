@@ -1,10 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "data/stores/token_store.h"
@@ -44,8 +48,6 @@ struct UnreadFile {
   std::string described;              // the hash in PREFIX.json; empty: none
   std::optional<FileContent> before;  // in the record of the run, if it continues
 };
-// UserError if this hash of its content is not the expected one.
-void check_hash(const UnreadFile& file, const std::string& hash);
 
 struct ComparedContent {
   ContentRecord record;  // unread files of a run that continues have their entries of before
@@ -67,5 +69,36 @@ void write_content(const std::filesystem::path& path, const std::string& fingerp
 // None if there is no such file, or if it belongs to data with none of these fingerprints.
 std::optional<ContentRecord> read_content(const std::filesystem::path& path,
                                           const std::vector<std::string>& fingerprints);
+
+// Reads the files that were too much to read before the first step, in one thread of low priority
+// and past the page cache, and compares their content. It ends with the object: the record then
+// says which files were read, and the next start reads the others.
+class ContentCheck {
+ public:
+  // Called with the record at once and after each file, the latter from the thread.
+  using Save = std::function<void(const ContentRecord&)>;
+  ContentCheck(ComparedContent content, Save save);
+  ~ContentCheck();
+  ContentCheck(const ContentCheck&) = delete;
+  ContentCheck& operator=(const ContentCheck&) = delete;
+
+  bool found_change() const { return found_change_; }
+  void rethrow() const;  // the UserError that names the file, if found_change()
+  std::uint64_t unread_bytes() const { return unread_bytes_; }
+  void wait();  // until all files are read
+
+ private:
+  void read_files();
+  bool read_file(UnreadFile& file);  // false if it was stopped
+  void note_read(UnreadFile& file);
+
+  ContentRecord record_;
+  std::vector<UnreadFile> unread_;
+  Save save_;
+  std::atomic<bool> stopping_ = false, found_change_ = false;
+  std::atomic<std::uint64_t> unread_bytes_ = 0;
+  std::exception_ptr error_;  // written before found_change_
+  std::thread thread_;
+};
 
 }  // namespace kintsugi

@@ -3,27 +3,23 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/file_lock.h"
-#include "data/stores/store_info.h"
+#include "core/progress.h"
+#include "data/stores/token_store.h"
 
 namespace kintsugi {
 
-// Locks an output for this process. The system releases the lock if the process dies.
-class OutputLock {
- public:
-  // UserError if another process holds it. The destructor removes the file PREFIX.lock.
-  explicit OutputLock(const std::filesystem::path& prefix);
-
- private:
-  std::unique_ptr<FileLock> lock_;
-};
+// Locks an output for this process: PREFIX.lock, removed with the result. The system releases the
+// lock if the process dies. UserError if another process holds it.
+std::unique_ptr<FileLock> lock_output(const std::filesystem::path& prefix);
 
 // The files of a store, final or partial: NAME.bin, NAME-00000.idx, and so on.
 std::vector<std::filesystem::path> store_files(const std::filesystem::path& prefix, bool partial);
-// Whether the store writes a file of this name.
-bool is_store_file(const std::filesystem::path& file, const std::filesystem::path& prefix);
+// UserError if the store writes a file of this name.
+void refuse_input_name(const std::filesystem::path& input, const std::filesystem::path& prefix);
 // UserError if a file of an existing store is one of the inputs, under whatever name.
 void refuse_inputs_as_store(const std::filesystem::path& prefix,
                             const std::vector<std::filesystem::path>& inputs);
@@ -46,7 +42,13 @@ class StoreOutput {
 
  private:
   std::filesystem::path prefix_;
-  std::optional<OutputLock> lock_;
+  std::unique_ptr<FileLock> lock_;
 };
+
+// Concatenates stores of one token type into one shard, document by document, in bounded memory. If
+// all stores come from the same tokenizer, PREFIX.json is written too. The files get their final
+// names at the end. `progress`: tokens.
+StoreInfo merge_stores(const std::vector<std::string>& names, const std::filesystem::path& output,
+                       bool overwrite, const ProgressCall& progress = {});
 
 }  // namespace kintsugi

@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <limits>
 
 #include "core/error.h"
 #include "core/hash.h"

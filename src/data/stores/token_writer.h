@@ -5,7 +5,6 @@
 #include <memory>
 #include <span>
 
-#include "data/stores/store_info.h"
 #include "data/stores/token_store.h"
 
 namespace kintsugi {

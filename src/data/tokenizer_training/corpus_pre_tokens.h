@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/corpora/document.h"
+#include "data/corpora/record_reader.h"
 #include "data/tokenizer_training/bpe_trainer.h"
 
 namespace kintsugi {

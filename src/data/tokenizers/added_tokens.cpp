@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "data/tokenizers/unicode_classes.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {
@@ -15,22 +14,19 @@ std::size_t pair_of(std::string_view text, std::size_t at) {
          static_cast<unsigned char>(text[at + 1]);
 }
 
+std::uint8_t class_of(std::string_view text, std::size_t begin, std::size_t& length) {
+  return length == 0 ? 0 : UnicodeClasses::get().of(utf8_decode(text, begin, length));
+}
+
 // The class of the character that ends at `end`; 0 if it is invalid UTF-8. Sets its length.
 std::uint8_t class_before(std::string_view text, std::size_t end, std::size_t& length) {
-  length = 1;
-  while (length < 4 && length < end &&
-         (static_cast<unsigned char>(text[end - length]) & 0xC0) == 0x80)
-    ++length;
-  const std::string_view letter = text.substr(end - length, length);
-  if (utf8_character_length(letter) != length) return 0;
-  return UnicodeClasses::get().of(utf8_decode(letter, 0, length));
+  length = utf8_last_character_length(text.substr(0, end));
+  return class_of(text, end - length, length);
 }
 
 std::uint8_t class_after(std::string_view text, std::size_t begin, std::size_t& length) {
-  const std::string_view rest = text.substr(begin);
-  length = utf8_character_length(rest);
-  if (length == 0) return 0;
-  return UnicodeClasses::get().of(utf8_decode(rest, 0, length));
+  length = utf8_character_length(text.substr(begin));
+  return class_of(text, begin, length);
 }
 
 }  // namespace

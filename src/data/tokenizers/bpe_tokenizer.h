@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,11 +32,11 @@ class TokenDecoder {
   void finish(std::string& text, std::size_t begin) const;
 
  private:
-  friend class TokenDecoderReader;
   struct Strip {
     std::string content;
     std::size_t front = 0, back = 0;
   };
+  void add(const nlohmann::ordered_json& json, bool& fused);
   static void strip(const Strip& rule, std::string& text, std::size_t begin);
 
   bool byte_level_ = false, byte_fallback_ = false;
@@ -49,22 +50,22 @@ class TokenDecoder {
 struct BpeDefinition {
   std::string json;                // as it was read
   TokenizerCompanions companions;  // other files of its directory
-  std::string fingerprint;
-
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  std::shared_ptr<const BpeModel> model;
-  TokenDecoder decoder;
-  AddedTokens raw_tokens;         // extracted from the original text
-  AddedTokens normalized_tokens;  // extracted from the normalized text
+  std::string fingerprint = {};
+
+  std::shared_ptr<const BpeModel> model = {};
+  TokenDecoder decoder = {};
+  AddedTokens raw_tokens = {};         // extracted from the original text
+  AddedTokens normalized_tokens = {};  // extracted from the normalized text
 
   struct Token {
     std::string name, bytes;  // as in the file; the text it stands for
     bool present = false, added = false, special = false;
   };
-  std::vector<Token> tokens;  // by id
-  std::unordered_map<std::string, std::int32_t> ids;
-  std::optional<std::int32_t> end_of_document, begin_of_document;
+  std::vector<Token> tokens = {};  // by id
+  std::unordered_map<std::string, std::int32_t> ids = {};
+  std::optional<std::int32_t> end_of_document = {}, begin_of_document = {};
 };
 
 // UserErrors name the entry in the file, but not the file.
@@ -75,10 +76,16 @@ class BpeTokenizer : public Tokenizer {
  public:
   explicit BpeTokenizer(std::shared_ptr<const BpeDefinition> definition);
 
-  std::unique_ptr<Tokenizer> clone() const override;
+  std::unique_ptr<Tokenizer> clone() const override {
+    return std::make_unique<BpeTokenizer>(definition_);
+  }
   std::string description() const override;
-  std::int64_t vocab_size() const override;
-  std::optional<std::int32_t> end_of_document() const override;
+  std::int64_t vocab_size() const override {
+    return static_cast<std::int64_t>(definition_->tokens.size());
+  }
+  std::optional<std::int32_t> end_of_document() const override {
+    return definition_->end_of_document;
+  }
   std::optional<std::int32_t> token_id(std::string_view token) const override;
   void encode(std::string_view text, std::vector<std::int32_t>& ids,
               SpecialTokens special) override;
@@ -86,7 +93,7 @@ class BpeTokenizer : public Tokenizer {
               SpecialTokens special) const override;
   std::int64_t bytes_of(std::int32_t id) const override;
   std::vector<File> files(std::int64_t max_positions) const override;
-  std::string fingerprint() const override;
+  std::string fingerprint() const override { return definition_->fingerprint; }
 
  private:
   const BpeDefinition::Token& token(std::int32_t id) const;

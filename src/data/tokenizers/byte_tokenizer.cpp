@@ -1,21 +1,13 @@
-#include "data/tokenizers/byte_tokenizer.h"
-
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "data/tokenizers/byte_alphabet.h"
+#include "data/tokenizers/tokenizer_formats.h"
 
 namespace kintsugi {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json byte_level() {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
-          {"trim_offsets", true},
-          {"use_regex", false}};
-}
 
 class ByteTokenizer : public Tokenizer {
  public:
@@ -68,29 +60,44 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer(TokenizerCompanions companions) {
   return std::make_unique<ByteTokenizer>(std::move(companions));
 }
 
+Json byte_level_json(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+Json special_token_json(std::size_t id, const std::string& content) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+Json bpe_model_json(Json vocabulary, Json merges) {
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocabulary)},
+          {"merges", std::move(merges)}};
+}
+
 std::string byte_tokenizer_json() {
   Json vocabulary = Json::object();
   for (int byte = 0; byte < 256; ++byte)
     vocabulary[to_byte_alphabet(std::string(1, static_cast<char>(byte)))] = byte;
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", nullptr},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", false},
-                      {"byte_fallback", false},
-                      {"ignore_merges", false},
-                      {"vocab", vocabulary},
-                      {"merges", Json::array()}};
   return Json{{"version", "1.0"},
               {"truncation", nullptr},
               {"padding", nullptr},
               {"added_tokens", Json::array()},
               {"normalizer", nullptr},
-              {"pre_tokenizer", byte_level()},
+              {"pre_tokenizer", byte_level_json(false)},
               {"post_processor", nullptr},
-              {"decoder", byte_level()},
-              {"model", model}}
+              {"decoder", byte_level_json(false)},
+              {"model", bpe_model_json(vocabulary, Json::array())}}
              .dump(1) +
          "\n";
 }

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "core/error.h"
+#include "data/tokenizers/unicode.h"
 #include "data/tokenizers/unicode_regex.h"
-#include "data/tokenizers/utf8.h"
 
 namespace kintsugi {
 namespace {
@@ -55,6 +55,13 @@ void decompose(std::string_view text, utf8proc_option_t options,
   }
 }
 
+// The maximum growth factor: far more than any tokenizer needs (in NFKC one character becomes at
+// most eighteen), but small enough to stop a chain of replacements that each double the text.
+constexpr std::size_t kMostGrowth = 256, kFreeBytes = 64 * 1024;
+
+// Caught where the name of the file is known.
+struct GrownTooMuch {};
+
 }  // namespace
 
 std::string unicode_normalize(std::string_view text, bool compose, bool canonical) {
@@ -77,17 +84,6 @@ std::string unicode_normalize(std::string_view text, bool compose, bool canonica
   for (const utf8proc_int32_t c : characters) utf8_append(result, static_cast<char32_t>(c));
   return result;
 }
-
-namespace {
-
-// The maximum growth factor: far more than any tokenizer needs (in NFKC one character becomes at
-// most eighteen), but small enough to stop a chain of replacements that each double the text.
-constexpr std::size_t kMostGrowth = 256, kFreeBytes = 64 * 1024;
-
-// Caught where the name of the file is known.
-struct GrownTooMuch {};
-
-}  // namespace
 
 struct Normalizer::Step {
   enum class Kind { Unicode, Prepend, Append, Replace } kind = Kind::Unicode;
@@ -142,43 +138,40 @@ struct Normalizer::Step {
   }
 };
 
-class NormalizerReader {
- public:
-  static void add(const Json& json, std::vector<Normalizer::Step>& steps) {
-    using Kind = Normalizer::Step::Kind;
-    if (json.is_null()) return;
-    const std::string type = json.at("type").get<std::string>();
-    if (type == "Sequence") {
-      for (const Json& part : json.at("normalizers")) add(part, steps);
-      return;
-    }
-    Normalizer::Step step;
-    if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
-      step.compose = type.back() == 'C';
-      step.canonical = type[2] != 'K';
-    } else if (type == "Prepend") {
-      step.kind = Kind::Prepend;
-      step.content = json.at("prepend").get<std::string>();
-    } else if (type == "Append") {
-      step.kind = Kind::Append;
-      step.content = json.at("append").get<std::string>();
-    } else if (type == "Replace") {
-      step.kind = Kind::Replace;
-      const Json& pattern = json.at("pattern");
-      if (pattern.contains("Regex"))
-        step.regex.emplace(pattern.at("Regex").get<std::string>());
-      else
-        step.literal = pattern.at("String").get<std::string>();
-      step.content = json.at("content").get<std::string>();
-    } else {
-      user_error(
-          "normalizer: the type {} is not supported (known: NFC, NFD, NFKC, NFKD, Prepend, Append, "
-          "Replace, Sequence)",
-          type);
-    }
-    steps.push_back(std::move(step));
+void Normalizer::add_steps(const Json& json) {
+  using Kind = Step::Kind;
+  if (json.is_null()) return;
+  const std::string type = json.at("type").get<std::string>();
+  if (type == "Sequence") {
+    for (const Json& part : json.at("normalizers")) add_steps(part);
+    return;
   }
-};
+  Step step;
+  if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
+    step.compose = type.back() == 'C';
+    step.canonical = type[2] != 'K';
+  } else if (type == "Prepend") {
+    step.kind = Kind::Prepend;
+    step.content = json.at("prepend").get<std::string>();
+  } else if (type == "Append") {
+    step.kind = Kind::Append;
+    step.content = json.at("append").get<std::string>();
+  } else if (type == "Replace") {
+    step.kind = Kind::Replace;
+    const Json& pattern = json.at("pattern");
+    if (pattern.contains("Regex"))
+      step.regex.emplace(pattern.at("Regex").get<std::string>());
+    else
+      step.literal = pattern.at("String").get<std::string>();
+    step.content = json.at("content").get<std::string>();
+  } else {
+    user_error(
+        "normalizer: the type {} is not supported (known: NFC, NFD, NFKC, NFKD, Prepend, Append, "
+        "Replace, Sequence)",
+        type);
+  }
+  steps_.push_back(std::move(step));
+}
 
 Normalizer::Normalizer() = default;
 Normalizer::~Normalizer() = default;
@@ -190,7 +183,7 @@ Normalizer& Normalizer::operator=(Normalizer&&) noexcept = default;
 Normalizer Normalizer::of_json(std::string_view json) {
   Normalizer result;
   try {
-    NormalizerReader::add(Json::parse(json), result.steps_);
+    result.add_steps(Json::parse(json));
   } catch (const Json::exception& error) {
     user_error("normalizer: {}", error.what());
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,7 +29,7 @@ class Normalizer {
 
  private:
   struct Step;
-  friend class NormalizerReader;
+  void add_steps(const nlohmann::ordered_json& json);
   std::vector<Step> steps_;
   std::string buffers_[2];
   std::string source_;

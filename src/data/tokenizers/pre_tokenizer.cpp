@@ -1,12 +1,13 @@
 #include "data/tokenizers/pre_tokenizer.h"
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
-#include "data/tokenizers/pre_token_scanner.h"
+#include "data/tokenizers/tokenizer_formats.h"
+#include "data/tokenizers/unicode.h"
 #include "data/tokenizers/unicode_regex.h"
-#include "data/tokenizers/utf8.h"
 
 namespace kintsugi {
 namespace {
@@ -31,13 +32,6 @@ constexpr Family kFamilies[] = {{"gpt2", kGpt2},     {"neox", kGpt2},    {"olmo"
                                 {"qwen", kQwen},     {"bloom", kBloom},  {"poro", kBloom},
                                 {"o200k", kO200k}};
 
-Json byte_level_json(bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
-          {"trim_offsets", true},
-          {"use_regex", use_regex}};
-}
-
 Json split_json(std::string_view pattern) {
   const Json split = {{"type", "Split"},
                       {"pattern", {{"Regex", std::string(pattern)}}},
@@ -45,6 +39,119 @@ Json split_json(std::string_view pattern) {
                       {"invert", false}};
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level_json(false)})}};
 }
+
+constexpr std::uint8_t kLetter = UnicodeClasses::Letter, kNumber = UnicodeClasses::Number,
+                       kSpace = UnicodeClasses::Space, kOther = 0;
+
+bool newline(char c) { return c == '\r' || c == '\n'; }
+
+// The length of a contraction ('s 't 're 've 'm 'll 'd) whose apostrophe is at `begin`; 0 if none.
+std::size_t contraction(std::string_view text, std::size_t begin, bool any_case) {
+  const auto lower = [&](std::size_t i) -> char {
+    if (begin + i >= text.size()) return '\0';
+    const char c = text[begin + i];
+    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  const char first = lower(1), second = lower(2);
+  if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
+  if ((first == 'r' || first == 'v') && second == 'e') return 3;
+  if (first == 'l' && second == 'l') return 3;
+  // Ignoring case, the long s is an s.
+  return any_case && text.substr(begin + 1).starts_with("\u017F") ? 3 : 0;
+}
+
+// Hand-written matchers for the regular expressions of GPT-2, Llama 3 and Qwen: they take a quarter
+// of the time of a regular expression, which is half of the encoding time. The expressions match
+// every character of a text, so each pre-token starts where the previous one ends.
+class PreTokenScanner {
+ public:
+  enum class Kind : std::uint8_t { Gpt2, Llama3 };
+  // Llama 3 takes three digits at a time, Qwen one.
+  explicit PreTokenScanner(Kind kind, int digits = 3)
+      : kind_(kind), digits_(digits), classes_(&UnicodeClasses::get()) {
+    for (std::size_t c = 0; c < ascii_.size(); ++c)
+      ascii_[c] = classes_->of(static_cast<char32_t>(c)) & (kLetter | kNumber | kSpace);
+  }
+
+  // The end of the pre-token that starts at `begin` of well-formed text; begin < text.size().
+  std::size_t pre_token_end(std::string_view text, std::size_t begin) const {
+    return kind_ == Kind::Gpt2 ? gpt2(text, begin) : llama3(text, begin);
+  }
+
+ private:
+  struct Character {
+    std::uint8_t kind;   // Letter, Number, Space, or 0 (other, or the end of the text)
+    std::uint8_t bytes;  // 0 at the end
+  };
+
+  Character at(std::string_view text, std::size_t position) const {
+    if (position >= text.size()) return {kOther, 0};
+    const auto byte = static_cast<unsigned char>(text[position]);
+    if (byte < 0x80) return {ascii_[byte], 1};
+    std::size_t length;
+    const char32_t c = utf8_decode(text, position, length);
+    return {static_cast<std::uint8_t>(classes_->of(c) & (kLetter | kNumber | kSpace)),
+            static_cast<std::uint8_t>(length)};
+  }
+
+  std::size_t skip(std::string_view text, std::size_t position, std::uint8_t kind) const {
+    for (;;) {
+      const Character c = at(text, position);
+      if (c.bytes == 0 || c.kind != kind) return position;
+      position += c.bytes;
+    }
+  }
+
+  // \s+(?!\S)|\s+: the last white-space character before other text belongs to that text.
+  std::size_t white_space(std::string_view text, std::size_t begin) const {
+    std::size_t last = begin, end = begin;
+    for (Character c = at(text, begin); c.kind == kSpace; c = at(text, end)) {
+      last = end;
+      end += c.bytes;
+    }
+    return end == text.size() || last == begin ? end : last;
+  }
+
+  std::size_t gpt2(std::string_view text, std::size_t begin) const {
+    if (text[begin] == '\'')
+      if (const std::size_t length = contraction(text, begin, false)) return begin + length;
+    // " ?" before letters, numbers or other characters
+    const std::size_t position = begin + (text[begin] == ' ' ? 1 : 0);
+    const Character c = at(text, position);
+    if (c.bytes == 0 || c.kind == kSpace) return white_space(text, begin);
+    return skip(text, position + c.bytes, c.kind);
+  }
+
+  std::size_t llama3(std::string_view text, std::size_t begin) const {
+    if (text[begin] == '\'')
+      if (const std::size_t length = contraction(text, begin, true)) return begin + length;
+    const Character c = at(text, begin);
+    std::size_t end = begin + c.bytes;
+    if (c.kind == kLetter) return skip(text, end, kLetter);
+    if (c.kind == kNumber) {
+      for (int i = 1; i < digits_ && at(text, end).kind == kNumber; ++i) end += at(text, end).bytes;
+      return end;
+    }
+    // Any single character except a line break is joined with the letters after it.
+    const Character next = at(text, end);
+    if (next.kind == kLetter && !newline(text[begin])) return skip(text, end + next.bytes, kLetter);
+    if (c.kind == kOther || (text[begin] == ' ' && next.bytes > 0 && next.kind == kOther)) {
+      end = skip(text, end, kOther);
+      while (end < text.size() && newline(text[end])) ++end;
+      return end;
+    }
+    // \s*[\r\n]+: up to the last line break of the white space
+    const std::size_t space_end = skip(text, begin, kSpace);
+    for (std::size_t i = space_end; i > begin; --i)
+      if (newline(text[i - 1])) return i;
+    return white_space(text, begin);
+  }
+
+  Kind kind_;
+  int digits_;
+  const UnicodeClasses* classes_;
+  std::array<std::uint8_t, 128> ascii_;
+};
 
 // How Split treats the matches and the text between them.
 enum class Behaviour { Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous };

@@ -1,6 +1,6 @@
 // Replaces sentencepiece_tokenizer.cpp in a binary built without SentencePiece.
 #include "core/error.h"
-#include "data/tokenizers/sentencepiece_tokenizer.h"
+#include "data/tokenizers/tokenizer_formats.h"
 
 namespace kintsugi {
 

@@ -1,5 +1,3 @@
-#include "data/tokenizers/sentencepiece_tokenizer.h"
-
 #include <sentencepiece_processor.h>
 
 #include <nlohmann/json.hpp>
@@ -7,7 +5,8 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "data/tokenizers/added_tokens.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/tokenizer_formats.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

@@ -1,5 +1,3 @@
-#include "data/tokenizers/tiktoken.h"
-
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 #include "core/error.h"
 #include "data/tokenizers/byte_alphabet.h"
 #include "data/tokenizers/pre_tokenizer.h"
+#include "data/tokenizers/tokenizer_formats.h"
 
 namespace kintsugi {
 namespace {
@@ -179,15 +178,7 @@ std::string tiktoken_to_json(std::string_view content, const std::string& family
   const Ranks ranks = read_ranks(content);
   Json added = Json::array();
   for (const Special& special : special_tokens_of(family))
-    added.push_back({{"id", ranks.tokens.size() + special.offset},
-                     {"content", special.name},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  const char* const byte_level =
-      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false})";
+    added.push_back(special_token_json(ranks.tokens.size() + special.offset, special.name));
   return fmt::format(
       R"({{"version":"1.0","truncation":null,"padding":null,"added_tokens":{},"normalizer":{},)"
       R"("pre_tokenizer":{},"post_processor":null,"decoder":{},"model":{{"type":"BPE",)"
@@ -195,8 +186,8 @@ std::string tiktoken_to_json(std::string_view content, const std::string& family
       R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":true,)"
       R"("vocab":{},"merges":{}}}}})"
       "\n",
-      added.dump(), normalizer_json_of_family(family), pre_tokenizer.json(), byte_level,
-      vocabulary_json(ranks), merges_json(ranks));
+      added.dump(), normalizer_json_of_family(family), pre_tokenizer.json(),
+      byte_level_json(false).dump(), vocabulary_json(ranks), merges_json(ranks));
 }
 
 }  // namespace kintsugi

@@ -7,9 +7,7 @@
 #include "core/file.h"
 #include "core/run_directory.h"
 #include "data/tokenizers/bpe_tokenizer.h"
-#include "data/tokenizers/byte_tokenizer.h"
-#include "data/tokenizers/sentencepiece_tokenizer.h"
-#include "data/tokenizers/tiktoken.h"
+#include "data/tokenizers/tokenizer_formats.h"
 
 namespace kintsugi {
 namespace {

@@ -4,7 +4,7 @@
 #include <pcre2.h>
 
 #include "core/error.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "core/error.h"
 #include "core/shared_library.h"
 #include "energy/meters/find_meters.h"
-#include "energy/meters/pci.h"
+#include "energy/meters/sysfs.h"
 
 namespace kintsugi {
 namespace {

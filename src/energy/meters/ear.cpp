@@ -1,5 +1,3 @@
-#include "energy/meters/ear.h"
-
 #include <signal.h>
 #include <time.h>
 
@@ -9,6 +7,7 @@
 
 #include "core/error.h"
 #include "energy/meters/find_meters.h"
+#include "energy/meters/libraries.h"
 
 namespace kintsugi {
 namespace {

@@ -1,12 +1,11 @@
-#include "energy/meters/nvml.h"
-
 #include <fmt/format.h>
 
 #include <array>
 
 #include "core/error.h"
 #include "energy/meters/find_meters.h"
-#include "energy/meters/pci.h"
+#include "energy/meters/libraries.h"
+#include "energy/meters/sysfs.h"
 
 namespace kintsugi {
 namespace {

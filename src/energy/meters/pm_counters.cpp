@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cmath>
 #include <map>
 #include <utility>
 
 #include "core/error.h"
 #include "energy/meters/find_meters.h"
-#include "energy/meters/small_file.h"
+#include "energy/meters/sysfs.h"
 
 namespace kintsugi {
 namespace {
@@ -40,18 +38,11 @@ std::vector<std::string_view> pm_words(std::string_view text) {
 PmValue pm_value(const fs::path& path, std::string_view unit) {
   const std::string text = small_text(path);
   const std::vector<std::string_view> words = pm_words(text);
-  PmValue result;
-  bool valid = words.size() >= 2 && words[1] == unit;
-  if (valid) {
-    const std::string_view number = words[0];
-    const auto [end, error] =
-        std::from_chars(number.data(), number.data() + number.size(), result.value);
-    valid = error == std::errc() && end == number.data() + number.size() &&
-            std::isfinite(result.value) && result.value >= 0;
-  }
-  if (!valid)
+  const auto value = words.size() >= 2 && words[1] == unit ? parse_number(words[0]) : std::nullopt;
+  if (!value)
     failure("{}: '{}' is not of the form '1234 {} 5678 us'", path.string(), text.substr(0, 60),
             unit);
+  PmValue result{.value = *value};
   if (words.size() == 4 && words[3] == "us")
     if (const auto stamp = parse_whole(words[2]))
       result.time_s = static_cast<double>(*stamp) * 1e-6;
@@ -101,19 +92,11 @@ class PmCounter : public Meter {
 
 void add_pm_counter(const fs::path& directory, const std::string& prefix, const std::string& scope,
                     EnergyLevel level, FoundMeters& found) {
-  const fs::path file = directory / (prefix + "energy");
-  auto meter = std::make_unique<PmCounter>(MeterIdentity{.source = "pm_counters",
-                                                         .scope = scope,
-                                                         .level = level,
-                                                         .kind = MeterKind::Counter,
-                                                         .detail = file.string()},
-                                           directory, prefix);
-  try {
-    meter->read();
-    found.meters.push_back(std::move(meter));
-  } catch (const Failure& error) {
-    found.missing.push_back({"pm_counters", error.what(), scope});
-  }
+  MeterIdentity identity{.source = "pm_counters",
+                         .scope = scope,
+                         .level = level,
+                         .detail = (directory / (prefix + "energy")).string()};
+  add_readable(std::make_unique<PmCounter>(std::move(identity), directory, prefix), found);
 }
 
 }  // namespace

@@ -50,6 +50,42 @@ constexpr const char* kRemedy =
   throw ControlRefused(fmt::format("cannot set {} of {}: {}; {}", what, gpu.name(), why, kRemedy));
 }
 
+// A file of this node that exists while a GPU has a power limit of ours: if the process is killed,
+// the next one restores the former limit. Watts.
+struct PowerRecord {
+  double former_w = 0;
+  double present_w = 0, next_w = 0;  // before and after the last change
+};
+
+// Empty if there is none, or if the file is not a record that this user wrote.
+std::optional<PowerRecord> read_power_record(const std::filesystem::path& path) {
+  const RecordFile file(path, O_RDONLY);
+  if (!file.is_ours()) return {};
+  std::array<char, 128> text{};
+  const ssize_t size = ::read(file.get(), text.data(), text.size());
+  if (size <= 0 || text[static_cast<std::size_t>(size) - 1] != '\n') return {};
+  std::istringstream words(std::string(text.data(), static_cast<std::size_t>(size)));
+  PowerRecord record;
+  std::string more;
+  if (!(words >> record.former_w >> record.present_w >> record.next_w) || words >> more) return {};
+  for (const double watts : {record.former_w, record.present_w, record.next_w})
+    if (!(watts > 0 && watts <= kMostOfGpu_w)) return {};
+  return record;
+}
+
+// Returns the reason if it could not be written, otherwise "". Never follows a link.
+std::string write_power_record(const std::filesystem::path& path, const PowerRecord& record) {
+  const RecordFile file(path, O_WRONLY | O_CREAT);
+  if (file.get() < 0) return fmt::format("{}: {}", path.string(), std::strerror(errno));
+  if (!file.is_ours()) return fmt::format("{}: not a file of this user", path.string());
+  const std::string text =
+      fmt::format("{} {} {}\n", record.former_w, record.present_w, record.next_w);
+  if (::ftruncate(file.get(), 0) != 0 ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return fmt::format("{}: {}", path.string(), std::strerror(errno));
+  return "";
+}
+
 // The limit before that of a process that was killed; empty: the present limit is not ours.
 std::optional<double> left_behind(const GpuControl& gpu, const std::filesystem::path& file) {
   const auto record = read_power_record(file);
@@ -70,35 +106,6 @@ std::optional<double> left_behind(const GpuControl& gpu, const std::filesystem::
 std::filesystem::path power_record_file(const std::filesystem::path& root, const std::string& pci) {
   return root / "tmp" / fmt::format("kintsugi-power-{}-{}", ::geteuid(), pci);
 }
-
-std::optional<PowerRecord> read_power_record(const std::filesystem::path& path) {
-  const RecordFile file(path, O_RDONLY);
-  if (!file.is_ours()) return {};
-  std::array<char, 128> text{};
-  const ssize_t size = ::read(file.get(), text.data(), text.size());
-  if (size <= 0 || text[static_cast<std::size_t>(size) - 1] != '\n') return {};
-  std::istringstream words(std::string(text.data(), static_cast<std::size_t>(size)));
-  PowerRecord record;
-  std::string more;
-  if (!(words >> record.former_w >> record.present_w >> record.next_w) || words >> more) return {};
-  for (const double watts : {record.former_w, record.present_w, record.next_w})
-    if (!(watts > 0 && watts <= kMostOfGpu_w)) return {};
-  return record;
-}
-
-std::string write_power_record(const std::filesystem::path& path, const PowerRecord& record) {
-  const RecordFile file(path, O_WRONLY | O_CREAT);
-  if (file.get() < 0) return fmt::format("{}: {}", path.string(), std::strerror(errno));
-  if (!file.is_ours()) return fmt::format("{}: not a file of this user", path.string());
-  const std::string text =
-      fmt::format("{} {} {}\n", record.former_w, record.present_w, record.next_w);
-  if (::ftruncate(file.get(), 0) != 0 ||
-      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    return fmt::format("{}: {}", path.string(), std::strerror(errno));
-  return "";
-}
-
-void remove_power_record(const std::filesystem::path& file) { ::unlink(file.c_str()); }
 
 std::string GpuControl::lock_clock(int) { return "its driver cannot lock the clock"; }
 std::string GpuControl::unlock_clock() { return ""; }
@@ -236,7 +243,7 @@ std::string PowerControl::restore_all() {
     if (held.former_w && (held.gpu->power_limit_w() == held.former_w ||
                           note(*held.gpu, fmt::format("the power limit {:g} W", *held.former_w),
                                held.gpu->set_power_limit(*held.former_w))))
-      remove_power_record(held.record);
+      ::unlink(held.record.c_str());
     if (held.locked) note(*held.gpu, "the clock", held.gpu->unlock_clock());
     held.former_w.reset();
     held.locked = false;

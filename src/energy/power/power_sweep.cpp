@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "energy/meters/meter_total.h"
+#include "energy/meters/meter.h"
 
 namespace kintsugi {
 namespace {

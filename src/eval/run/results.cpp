@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 #include "eval/text.h"
 
 namespace kintsugi {

@@ -5,18 +5,20 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "http/http_handler.h"
-#include "report/dashboard/live_events.h"
-#include "report/dashboard/prometheus_merge.h"
 #include "report/page/page.h"
+#include "report/prometheus.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_view.h"
-#include "report/runs/series_json.h"
+#include "report/runs/series_view.h"
 
 namespace kintsugi {
 namespace {
@@ -27,6 +29,10 @@ using DashboardJson = nlohmann::ordered_json;
 constexpr std::size_t kMostSeriesKeys = 64, kMostSeriesPoints = 60'000;
 constexpr std::size_t kFewestPoints = 50, kMostPoints = 4000;
 constexpr std::size_t kMostCompared = 16, kMostFollowed = 32;
+// Of live events.
+constexpr auto kAliveInterval = std::chrono::seconds(15);
+constexpr std::uint64_t kFollowedTail = 64 << 10;  // bytes of metrics.jsonl
+constexpr std::size_t kFirstRows = 10, kMostNewRows = 500;
 
 HttpAccess dashboard_access(const std::string& token) {
   return {.routes = {{"GET", "/", true},  // it has no secrets
@@ -78,6 +84,123 @@ std::vector<std::string> key_list(const std::string& text) {
 }
 
 }  // namespace
+
+// Writes server-sent events to one client until it leaves or the server ends. What it keeps does
+// not grow with the length of a run, and an event is written before the next one is made.
+class DashboardService::LiveEvents {
+ public:
+  LiveEvents(DashboardService& service, std::vector<std::string> ids, std::function<bool()> gone)
+      : service_(service), ids_(std::move(ids)), gone_(std::move(gone)) {}
+
+  void run(const HttpReply::Write& write) {
+    write_ = &write;
+    // A browser waits this long before it connects again.
+    if (!write("retry: 2000\n\n")) return;
+    auto alive = Clock::now();
+    do {
+      if (!send_runs()) return;
+      for (const std::string& id : ids_)
+        if (!send_news_of(id)) return;
+      if (Clock::now() - alive >= kAliveInterval) {
+        if (!write(": alive\n\n")) return;
+        alive = Clock::now();
+      }
+    } while (wait());
+  }
+
+ private:
+  struct Followed {
+    std::filesystem::path directory;
+    StepSeries series;
+    LogTail log;
+    double sent_step = -1;  // the last one
+    std::int64_t rewinds = 0;
+  };
+
+  // The functions that send return false if the stream has ended.
+  bool send(const char* name, const std::string& data) const {
+    return (*write_)(fmt::format("event: {}\ndata: {}\n\n", name, data));
+  }
+
+  bool wait() const {
+    const auto interval = std::chrono::duration<double>(service_.options_.interval_s);
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(interval);
+    for (;;) {
+      if (service_.aborting() || service_.draining() || gone_()) return false;
+      const auto left = deadline - Clock::now();
+      if (left <= Clock::duration::zero()) return true;
+      std::this_thread::sleep_for(std::min<Clock::duration>(left, std::chrono::milliseconds(100)));
+    }
+  }
+
+  bool send_runs() {
+    const bool first = sent_.empty();
+    std::map<std::string, RunSummary> now;
+    DashboardJson changed = DashboardJson::array(), removed = changed;
+    for (RunSummary& summary : service_.summaries()) {
+      const auto before = sent_.find(summary.id);
+      if (before == sent_.end() || before->second != summary) changed.push_back(to_json(summary));
+      now.emplace(summary.id, std::move(summary));
+    }
+    for (const auto& [id, summary] : sent_)
+      if (!now.contains(id)) removed.push_back(id);
+    sent_ = std::move(now);
+    if (!first && changed.empty() && removed.empty()) return true;
+    return send("runs", compact_json({{"runs", changed}, {"removed", removed}}));
+  }
+
+  // Follows a run from now on. Rows and lines that the client may have missed between its first
+  // request and now are sent again.
+  bool begin(const std::string& id) {
+    const auto directory = service_.directory_of(id);
+    if (!directory) return true;
+    Followed run{*directory, StepSeries::of_tail(*directory / "metrics.jsonl", kFollowedTail),
+                 read_log_tail(*directory)};
+    run.series.update();
+    run.rewinds = run.series.rewinds();
+    if (run.series.rows() > kFirstRows)
+      run.sent_step = run.series.step(run.series.rows() - kFirstRows - 1);
+    Followed& followed = followed_.emplace(id, std::move(run)).first->second;
+    if (!send_points(id, followed)) return false;
+    const std::vector<std::string> lines = std::exchange(followed.log.lines, {});
+    return lines.empty() ||
+           send("log", compact_json({{"id", id}, {"lines", lines}, {"replace", true}}));
+  }
+
+  bool send_news_of(const std::string& id) {
+    if (!sent_.contains(id)) {
+      followed_.erase(id);
+      return true;
+    }
+    const auto found = followed_.find(id);
+    if (found == followed_.end()) return begin(id);
+    Followed& run = found->second;
+    const StepSeries::Change change = run.series.update();
+    if (change == StepSeries::Change::Replaced || run.series.rewinds() != run.rewinds) {
+      run.rewinds = run.series.rewinds();
+      run.sent_step = run.series.rows() > 0 ? run.series.step(run.series.rows() - 1) : -1;
+      if (!send("reload", compact_json({{"id", id}}))) return false;
+    } else if (change == StepSeries::Change::Grown && !send_points(id, run)) {
+      return false;
+    }
+    const std::vector<std::string> lines = read_new_log_lines(run.directory, run.log);
+    return lines.empty() || send("log", compact_json({{"id", id}, {"lines", lines}}));
+  }
+
+  bool send_points(const std::string& id, Followed& run) const {
+    const std::size_t first = run.series.first_row_after(run.sent_step);
+    if (first == run.series.rows()) return true;
+    run.sent_step = run.series.step(run.series.rows() - 1);
+    return send("points", new_rows_json(run.series, id, first, kMostNewRows));
+  }
+
+  DashboardService& service_;
+  std::vector<std::string> ids_;
+  std::function<bool()> gone_;
+  const HttpReply::Write* write_ = nullptr;  // while it runs
+  std::map<std::string, RunSummary> sent_;
+  std::map<std::string, Followed> followed_;
+};
 
 DashboardService::DashboardService(DashboardOptions options)
     : HttpHandler(dashboard_access(options.token)),

@@ -11,7 +11,7 @@
 #include "http/http_handler.h"
 #include "report/runs/run_file.h"
 #include "report/runs/run_index.h"
-#include "report/runs/series_cache.h"
+#include "report/runs/series_view.h"
 
 namespace kintsugi {
 

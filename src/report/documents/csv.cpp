@@ -9,13 +9,22 @@
 
 #include "core/error.h"
 #include "core/table.h"
+#include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {
+namespace fs = std::filesystem;
 namespace {
 
 using RecordJson = nlohmann::ordered_json;
 using Kind = JsonMember::Kind;
+
+// One value of a record of metrics.jsonl.
+struct RecordValue {
+  std::string name = {};  // nested values have dotted names: valid.SET.loss, eval.TASK.METRIC
+  JsonMember::Kind kind = Kind::Null;
+  std::string text = {};  // a number as it is in the file, a text without its quotes
+};
 
 // A JSON string between its quotes.
 std::string decoded(std::string_view text) {
@@ -31,18 +40,14 @@ RecordValue value_of(std::string name, const RecordJson& json) {
   return {std::move(name), json.is_boolean() ? Kind::Word : Kind::Text, compact_json(json)};
 }
 
-RecordJson member_of(const RecordJson& json, const char* key) {
-  return json.is_object() && json.contains(key) ? json[key] : RecordJson();
-}
-
 void add_tasks(const RecordJson& tasks, std::vector<RecordValue>& values) {
   for (const RecordJson& one : tasks) {
-    const RecordJson task = member_of(one, "task"), metric = member_of(one, "metric");
+    const RecordJson &task = json_at(one, "task"), &metric = json_at(one, "metric");
     if (!task.is_string() || !metric.is_string()) continue;
     const std::string name =
         fmt::format("eval.{}.{}", task.get<std::string>(), metric.get<std::string>());
-    values.push_back(value_of(name, member_of(one, "value")));
-    values.push_back(value_of(name + ".stderr", member_of(one, "stderr")));
+    values.push_back(value_of(name, json_at(one, "value")));
+    values.push_back(value_of(name + ".stderr", json_at(one, "stderr")));
   }
 }
 
@@ -52,8 +57,7 @@ void add_nested(const std::string& name, const RecordJson& json, std::vector<Rec
   for (const auto& [key, inner] : json.items()) add_nested(name + "." + key, inner, values);
 }
 
-}  // namespace
-
+// All values of a record, in their order; empty if the line is no complete JSON object.
 std::vector<RecordValue> record_values(std::string_view line) {
   std::vector<RecordValue> values;
   JsonMembers members(line);
@@ -70,9 +74,6 @@ std::vector<RecordValue> record_values(std::string_view line) {
   if (!members.is_complete()) values.clear();
   return values;
 }
-
-namespace fs = std::filesystem;
-namespace {
 
 constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::size_t kMostLine = 1 << 20;  // longer lines are no records
@@ -104,13 +105,13 @@ class CsvColumns {
 };
 
 std::string cell_of(const RecordValue& value) {
-  if (value.kind == JsonMember::Kind::Null) return "";
-  return value.kind == JsonMember::Kind::Text ? csv_text(value.text) : value.text;
+  if (value.kind == Kind::Null) return "";
+  return value.kind == Kind::Text ? csv_text(value.text) : value.text;
 }
 
 double step_of(const std::vector<RecordValue>& values) {
   for (const RecordValue& value : values)
-    if (value.name == "step" && value.kind == JsonMember::Kind::Number)
+    if (value.name == "step" && value.kind == Kind::Number)
       return std::strtod(value.text.c_str(), nullptr);
   return std::nan("");
 }

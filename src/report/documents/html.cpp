@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "report/runs/json_members.h"
-#include "report/runs/series_json.h"
+#include "report/runs/series_view.h"
 
 namespace kintsugi {
 namespace {

@@ -88,7 +88,8 @@ const ChartDrawing = (() => {
     return kept.length ? kept : marks;
   }
   // formatX: the texts of the x axis; nameX: what it shows, if the texts do not say it.
-  function drawAxes(context, {area, x: scaleX, y: scaleY, axisY}, formatX, nameX) {
+  function drawAxes(context, {area, x: scaleX, y: scaleY, axisY}, shared) {
+    const nameX = shared.nameX();
     context.font = kFont;
     context.fillStyle = Theme.colour('soft');
     context.strokeStyle = Theme.colour('grid');
@@ -105,7 +106,7 @@ const ChartDrawing = (() => {
     context.textAlign = 'center';
     let free = -Infinity;  // labels must not overlap
     const marks = marksX(scaleX, area.right - area.left, nameX === 'step');
-    const labels = Scale.labels(marks, formatX);
+    const labels = Scale.labels(marks, (value, digits) => shared.formatX(value, digits));
     marks.forEach((mark, i) => {
       const x = Math.round(scaleX.pixel(mark)) + 0.5;
       line(context, x, area.top, x, area.bottom);
@@ -174,8 +175,8 @@ const ChartDrawing = (() => {
     context.fill();
     context.globalAlpha = 1;
   }
-  // Few points (validations, evaluations) and single ones are marked; values that are no numbers get
-  // a tick at the bottom.
+  // Few points (validations, evaluations) and single ones are marked; values that are no numbers
+  // get a tick at the bottom.
   function drawMarks(context, curve, begin, end, scaleX, scaleY, area) {
     context.fillStyle = curve.colour;
     for (let i = begin; i < end; ++i) {

@@ -13,104 +13,34 @@ const ChartList = (() => {
   // noisy: smoothed by the slider; mark(value, digits): texts of the y axis; binary: its steps are
   // powers of two; format: a value beside a curve's name; leftOut: not shown while all points have
   // this value.
+  const chart = (id, title, unit, keys, more) => ({id, title, unit, keys, ...more});
+  const noisy = true, fromZero = true, perToken = 'nats per token';
   const kCharts = [
-    {
-      id: 'loss',
-      title: 'Loss',
-      unit: 'nats per token',
-      keys: ['loss', 'valid_loss'],
-      wide: true,
-      noisy: ['loss']
-    },
-    {
-      id: 'valid',
-      title: 'Validation loss by source',
-      unit: 'nats per token',
-      match: /^valid\.(.+)\.loss$/
-    },
-    {
-      id: 'bits',
-      title: 'Validation, bits per byte',
-      keys: ['valid_bits_per_byte'],
-      match: /^valid\.(.+)\.bits_per_byte$/
-    },
-    {
-      id: 'accuracy',
-      title: 'Validation scores',
-      keys: ['valid_accuracy', 'valid_macro_f1', 'valid_micro_f1', 'valid_reward_accuracy'],
-      match: /^valid\.(.+\.(?:accuracy|macro_f1))$/,
-      ...share
-    },
-    {id: 'lr', title: 'Learning rate', keys: ['lr'], fromZero: true},
-    {
-      id: 'grad_norm',
-      title: 'Gradient norm',
-      unit: 'before clipping',
-      keys: ['grad_norm'],
-      noisy: true
-    },
-    {id: 'loss_scale', title: 'Loss scale', keys: ['loss_scale'], leftOut: 1},
-    {
-      id: 'tokens_per_s',
-      title: 'Speed',
-      unit: 'tokens/s',
-      keys: ['tokens_per_s'],
-      noisy: true,
-      ...rate
-    },
-    {
-      id: 'mfu',
-      title: 'MFU',
-      unit: 'model FLOP utilization',
-      keys: ['mfu', 'mfu_full_attention'],
-      noisy: true,
-      ...share
-    },
-    {
-      id: 'step_time',
-      title: 'Step time and data wait',
-      keys: ['step_time_s', 'data_wait_s', 'comm_wait_s'],
-      noisy: true,
-      fromZero: true,
-      ...time
-    },
-    {
-      id: 'j_per_token',
-      title: 'Energy per token',
-      unit: 'J/token',
-      keys: ['j_per_token'],
-      noisy: true
-    },
-    {
-      id: 'energy',
-      title: 'Energy per step',
-      unit: 'J',
-      keys: ['energy_j', 'energy_gpu_j', 'energy_node_j'],
-      noisy: true,
-      ...rate
-    },
-    {id: 'power', title: 'Power', unit: 'W, all nodes', keys: ['power_w'], noisy: true, ...rate},
-    {
-      id: 'rewards',
-      title: 'Rewards',
-      keys: ['reward_chosen', 'reward_rejected', 'reward_margin'],
-      noisy: true
-    },
-    {
-      id: 'memory',
-      title: 'Memory',
-      unit: 'rank 0',
-      keys: ['memory_bytes'],
-      fromZero: true,
-      ...size
-    },
-    {
-      id: 'comm_bytes',
-      title: 'Communication per step',
-      unit: 'rank 0',
-      keys: ['comm_bytes'],
-      ...size
-    },
+    chart('loss', 'Loss', perToken, ['loss', 'valid_loss'], {wide: true, noisy: ['loss']}),
+    chart('valid', 'Validation loss by source', perToken, null, {match: /^valid\.(.+)\.loss$/}),
+    chart(
+        'bits', 'Validation, bits per byte', '', ['valid_bits_per_byte'],
+        {match: /^valid\.(.+)\.bits_per_byte$/}),
+    chart(
+        'accuracy', 'Validation scores', '',
+        ['valid_accuracy', 'valid_macro_f1', 'valid_micro_f1', 'valid_reward_accuracy'],
+        {match: /^valid\.(.+\.(?:accuracy|macro_f1))$/, ...share}),
+    chart('lr', 'Learning rate', '', ['lr'], {fromZero}),
+    chart('grad_norm', 'Gradient norm', 'before clipping', ['grad_norm'], {noisy}),
+    chart('loss_scale', 'Loss scale', '', ['loss_scale'], {leftOut: 1}),
+    chart('tokens_per_s', 'Speed', 'tokens/s', ['tokens_per_s'], {noisy, ...rate}),
+    chart('mfu', 'MFU', 'model FLOP utilization', ['mfu', 'mfu_full_attention'], {noisy, ...share}),
+    chart(
+        'step_time', 'Step time and data wait', '', ['step_time_s', 'data_wait_s', 'comm_wait_s'],
+        {noisy, fromZero, ...time}),
+    chart('j_per_token', 'Energy per token', 'J/token', ['j_per_token'], {noisy}),
+    chart(
+        'energy', 'Energy per step', 'J', ['energy_j', 'energy_gpu_j', 'energy_node_j'],
+        {noisy, ...rate}),
+    chart('power', 'Power', 'W, all nodes', ['power_w'], {noisy, ...rate}),
+    chart('rewards', 'Rewards', '', ['reward_chosen', 'reward_rejected', 'reward_margin'], {noisy}),
+    chart('memory', 'Memory', 'rank 0', ['memory_bytes'], {fromZero, ...size}),
+    chart('comm_bytes', 'Communication per step', 'rank 0', ['comm_bytes'], {...size}),
   ];
   const kNoCurves = new Set(['step', 'seq', 'tokens', 'targets', 'time_s', 'stage', 'comm_busy_s']);
 

@@ -2,6 +2,7 @@
 
 // Where the time of a run went: a strip over all attempts, and tables.
 const GoodputPanel = (() => {
+  const {card, column, make, named, numbers, table, wideCard} = Elements;
   const kKinds = [
     'productive', 'recomputed', 'checkpoint', 'validation', 'startup', 'waiting', 'down', 'other'
   ];
@@ -40,7 +41,6 @@ const GoodputPanel = (() => {
     });
   }
   function strip(timeline) {
-    const {make} = Elements;
     const begin = timeline.reduce((least, part) => Math.min(least, part.begin_s), Infinity);
     const end = timeline.reduce((most, part) => Math.max(most, part.end_s), -Infinity);
     const canvas = make('canvas', {role: 'img', 'aria-label': 'What the run did over time'});
@@ -70,59 +70,37 @@ const GoodputPanel = (() => {
     ];
   }
   function categoryTable(categories) {
-    const {named, table} = Elements;
     const total = categories.reduce((sum, category) => sum + category.seconds, 0);
-    const withEnergy = categories.some((category) => Format.known(category.joules));
     const columns = [
-      {title: 'time went into', cell: (row) => named(Theme.goodput(row.name), row.name)},
-      {title: 'time', number: true, cell: (row) => Format.seconds(row.seconds)},
-      {
-        title: 'share',
-        number: true,
-        cell: (row) => Format.percent(total ? row.seconds / total : 0)
-      },
+      column('time went into', (row) => named(Theme.goodput(row.name), row.name)),
+      numbers('time', (row) => Format.seconds(row.seconds)),
+      numbers('share', (row) => Format.percent(total ? row.seconds / total : 0)),
     ];
-    if (withEnergy)
-      columns.push({title: 'energy', number: true, cell: (row) => Format.joules(row.joules)});
+    if (categories.some((category) => Format.known(category.joules)))
+      columns.push(numbers('energy', (row) => Format.joules(row.joules)));
     return table(columns, categories.filter((category) => category.seconds > 0));
   }
   function attemptTable(attempts) {
-    const {make, table} = Elements;
+    const steps = (row) => Format.count(row.first_step) + ' – ' + Format.count(row.last_step);
+    const end = (row) => make(
+        'span',
+        {class: 'state-' + row.state, text: [row.state, row.reason].filter(Boolean).join(': ')});
+    const columns = [
+      numbers('attempt', (row) => String(row.number)),
+      column('launched', (row) => Format.time(row.launched_s)),
+      numbers('lasted', (row) => Format.seconds(row.last_s - row.launched_s)),
+      numbers('steps', steps),
+      numbers('nodes', (row) => String(row.nodes ?? '')),
+      column('ended', end),
+    ];
     const rows = attempts.map((attempt, i) => ({...attempt, number: i + 1}));
-    return make(
-        'div', {class: 'tall'},
-        table(
-            [
-              {title: 'attempt', number: true, cell: (row) => String(row.number)},
-              {title: 'launched', cell: (row) => Format.time(row.launched_s)},
-              {
-                title: 'lasted',
-                number: true,
-                cell: (row) => Format.seconds(row.last_s - row.launched_s)
-              },
-              {
-                title: 'steps',
-                number: true,
-                cell: (row) => Format.count(row.first_step) + ' – ' + Format.count(row.last_step)
-              },
-              {title: 'nodes', number: true, cell: (row) => String(row.nodes ?? '')},
-              {
-                title: 'ended',
-                cell: (row) => make('span', {
-                  class: 'state-' + row.state,
-                  text: [row.state, row.reason].filter(Boolean).join(': ')
-                })
-              },
-            ],
-            rows));
+    return make('div', {class: 'tall'}, table(columns, rows));
   }
 
   function cards(context) {
-    const {card, make, wideCard} = Elements;
     return context.runs.flatMap((run) => {
-      const goodput = run.detail && run.detail.goodput;
+      const {of, detail: {goodput}} = run;
       if (!goodput || !goodput.categories || !goodput.categories.length) return [];
-      const of = context.runs.length > 1 ? ' of ' + run.name : '';
       if (goodput.problem)
         return [wideCard('Goodput' + of, make('p', {text: 'goodput.jsonl ' + goodput.problem}))];
       const made = [];

@@ -3,8 +3,10 @@
 // The grid of ranks: a block per pipeline stage, in it a strip of tp × cp cells for each dp. The
 // colour is the rank's compute time relative to the median.
 const RanksPanel = (() => {
+  const {column, make, named, numbers, table, wideCard} = Elements;
   const kStraggler = 1.1;  // times the median
   const kGap = 10;         // pixels between stages
+  const kOrder = ['tp', 'cp', 'dp', 'pp'];
 
   function median(values) {
     const sorted = [...values].sort((a, b) => a - b);
@@ -72,7 +74,7 @@ const RanksPanel = (() => {
   class Grid {
     constructor(layout, ranks) {
       this.grid = layout.grid;
-      this.order = layout.order || ['tp', 'cp', 'dp', 'pp'];
+      this.order = layout.order || kOrder;
       this.nodes = layout.nodes || [];
       this.nodeOfRank = layout.node_of_rank || [];
       this.seconds =
@@ -84,8 +86,8 @@ const RanksPanel = (() => {
       this.build(layout);
     }
     build(layout) {
-      this.canvas = Elements.make('canvas');
-      this.element = Elements.make(
+      this.canvas = make('canvas');
+      this.element = make(
           'div', {
             class: 'grid-of-ranks',
             tabindex: '0',
@@ -99,15 +101,13 @@ const RanksPanel = (() => {
       this.draw = () => this.drawNow();
       new ResizeObserver(() => Frames.request(this.draw)).observe(this.element);
       this.canvas.addEventListener('pointermove', (event) => this.point(event));
-      this.canvas.addEventListener('pointerleave', () => {
-        Tooltip.hide();
-        this.choose(null);
-      });
       this.element.addEventListener('keydown', (event) => this.key(event));
-      this.element.addEventListener('blur', () => {
+      const leave = () => {
         Tooltip.hide();
         this.choose(null);
-      });
+      };
+      this.canvas.addEventListener('pointerleave', leave);
+      this.element.addEventListener('blur', leave);
     }
     ratio(rank) {
       return this.seconds && this.median > 0 ? this.seconds[rank] / this.median : null;
@@ -234,54 +234,39 @@ const RanksPanel = (() => {
   }
 
   function stragglerTable(grid) {
-    const {make, table} = Elements;
     const ranks = grid.stragglers();
     if (!ranks.length)
       return make('p', {
         class: 'note',
         text: `No rank is more than ${Format.percent(kStraggler - 1)} slower than the median.`
       });
-    const shown = ranks.slice(0, 10);
     const title = `Slower than ${kStraggler} × median: ${ranks.length} of ${
         Format.count(grid.at.length)} ranks`;
+    const place = (rank) => grid.order.map((name) => name + ' ' + grid.at[rank][name]).join(', ');
+    const columns = [
+      numbers('rank', String),
+      column('node', (rank) => grid.nodes[grid.nodeOfRank[rank]] || ''),
+      column('coordinates', place),
+      numbers('compute per step', (rank) => Format.seconds(grid.seconds[rank])),
+      numbers('× median', (rank) => grid.ratio(rank).toFixed(2)),
+    ];
     return make(
         'div', {class: 'medium'}, make('p', {class: 'note worse', text: title}),
-        table(
-            [
-              {title: 'rank', number: true, cell: String},
-              {title: 'node', cell: (rank) => grid.nodes[grid.nodeOfRank[rank]] || ''},
-              {
-                title: 'coordinates',
-                cell: (rank) =>
-                    grid.order.map((name) => name + ' ' + grid.at[rank][name]).join(', ')
-              },
-              {
-                title: 'compute per step',
-                number: true,
-                cell: (rank) => Format.seconds(grid.seconds[rank])
-              },
-              {title: '× median', number: true, cell: (rank) => grid.ratio(rank).toFixed(2)},
-            ],
-            shown));
+        table(columns, ranks.slice(0, 10)));
   }
   function scaleKey() {
-    const {make, named} = Elements;
     return make(
         'div', {class: 'key'},
         ...[0.75, 0.9, 1, 1.1, 1.25].map((ratio) => named(colourOf(ratio), ratio + ' × median')));
   }
   // The product of the extents is the number of ranks, and small enough to draw.
-  function isWhole(layout) {
-    const {grid, ranks} = layout;
+  function isWhole({grid, ranks, order = kOrder}) {
     if (!grid || !(ranks > 1) || !(ranks <= 200000)) return false;
-    return (layout.order || [
-             'tp', 'cp', 'dp', 'pp'
-           ]).reduce((product, name) => product * (grid[name] || 1), 1) === ranks;
+    return order.reduce((product, name) => product * (grid[name] || 1), 1) === ranks;
   }
   function cards(context) {
-    const {make, wideCard} = Elements;
     return context.runs.flatMap((run) => {
-      const layout = run.detail && run.detail.layout;
+      const {layout} = run.detail;
       if (!layout || !isWhole(layout)) return [];
       const grid = new Grid(layout, run.detail.ranks);
       const extents = grid.order.filter((name) => (layout.grid[name] || 1) > 1)
@@ -295,9 +280,8 @@ const RanksPanel = (() => {
       const nodes = grid.nodes.length ?
           `${Format.count(grid.nodes.length)} ${grid.nodes.length === 1 ? 'node' : 'nodes'}` :
           '';
-      const of = context.runs.length > 1 ? ' of ' + run.name : '';
       return [wideCard(
-          'Ranks' + of, make('p', {
+          'Ranks' + run.of, make('p', {
             text:
                 [`${Format.count(layout.ranks)} ranks`, extents, nodes, when].filter(Boolean).join(
                     ' · ')

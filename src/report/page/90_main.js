@@ -54,14 +54,12 @@
     section.button.hidden = !shown;
   }
   function context() {
-    const runs =
-        view.runs.filter((id) => list.runs.has(id)).map((id) => ({
-                                                          id,
-                                                          name: list.runs.get(id).name,
-                                                          summary: list.runs.get(id),
-                                                          detail: details.get(id) || null,
-                                                          profile: profiles.get(id) || null,
-                                                        }));
+    const shown = view.runs.filter((id) => list.runs.has(id));
+    const runs = shown.map((id) => {
+      const summary = list.runs.get(id), {name} = summary;
+      const of = shown.length > 1 ? ' of ' + name : '';
+      return {id, name, of, summary, detail: details.get(id) || {}, profile: profiles.get(id)};
+    });
     return {runs, compare: comparison, live: source.live, chooseProfile};
   }
   function drawSections(only) {
@@ -92,13 +90,10 @@
     document.title = main ? main.name + ' – Kintsugi' : 'Kintsugi runs';
   }
   function drawCurves() {
-    const runs =
-        context().runs.filter((run) => run.detail).map((run) => ({
-                                                         id: run.id,
-                                                         name: run.name,
-                                                         keys: [...(run.detail.keys || [])],
-                                                         events: run.detail.events || []
-                                                       }));
+    const known = context().runs.filter((run) => details.has(run.id));
+    const runs = known.map(
+        ({id, name, detail}) =>
+            ({id, name, keys: [...(detail.keys || [])], events: detail.events || []}));
     // First, because panels ask for as many points as they have pixels.
     showSection(
         kSections.find((section) => section.id === 'curves'),
@@ -401,34 +396,19 @@
     }
     return charts;
   }
-  Object.defineProperty(window, 'kintsugiPage', {
-    value: Object.freeze({
-      get charts() {
-        return observed();
-      },
-      get selected() {
-        return [...view.runs];
-      },
-      get live() {
-        return !closed;
-      },
-      get bytesReceived() {
-        return source.bytesReceived;
-      },
-      get requests() {
-        return source.requests;
-      },
-      get framesDrawn() {
-        return Frames.counts.framesDrawn;
-      },
-      get lastFrameMs() {
-        return Frames.counts.lastFrameMs;
-      },
-      get longestFrameMs() {
-        return Frames.counts.longestFrameMs;
-      },
-    }),
-  });
+  const getters = {
+    charts: observed,
+    selected: () => [...view.runs],
+    live: () => !closed,
+    bytesReceived: () => source.bytesReceived,
+    requests: () => source.requests,
+    framesDrawn: () => Frames.counts.framesDrawn,
+    lastFrameMs: () => Frames.counts.lastFrameMs,
+    longestFrameMs: () => Frames.counts.longestFrameMs,
+  };
+  const page = {};
+  for (const [name, get] of Object.entries(getters)) Object.defineProperty(page, name, {get});
+  Object.defineProperty(window, 'kintsugiPage', {value: Object.freeze(page)});
 
   async function start() {
     buildSections();

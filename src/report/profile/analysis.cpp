@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
 
 #include "core/error.h"
 
@@ -63,17 +66,19 @@ void keep_rank(Profile& profile, const std::string& source, int rank) {
   std::erase_if(profile.ranks, [&](const RankTrace& one) { return one.rank != rank; });
 }
 
-}  // namespace
+constexpr double kSmallOfOperation = 0.02, kSmallOfStep = 0.0005;
 
-std::vector<std::pair<std::string_view, double>> named_terms(const StepTerms& terms) {
-  return {{"matmul", terms.matmul_s},
-          {"attention", terms.attention_s},
-          {"memory-bound operations", terms.memory_s},
-          {"optimizer", terms.optimizer_s},
-          {"exposed communication", terms.communication_s},
-          {"pipeline bubble", terms.bubble_s},
-          {"other", terms.other_s()},
-          {"step", terms.step_s}};
+ChangeKind kind_of(const OperationChange& change, double step_s) {
+  if (change.calls_before == 0) return ChangeKind::Added;
+  if (change.calls_after == 0) return ChangeKind::Removed;
+  if (std::abs(change.delta_s()) <=
+      std::max(kSmallOfOperation * change.before_s, kSmallOfStep * step_s))
+    return ChangeKind::Unchanged;
+  return change.delta_s() > 0 ? ChangeKind::Slower : ChangeKind::Faster;
+}
+
+std::string relative(double before, double after) {
+  return before > 0 ? fmt::format(" ({:+.1f} %)", 100 * (after - before) / before) : "";
 }
 
 StepTerms measured_terms(const OperationTotals& operations, const TimeBreakdown& mean,
@@ -91,23 +96,7 @@ StepTerms measured_terms(const OperationTotals& operations, const TimeBreakdown&
   return terms;
 }
 
-ProfileAnalysis analyze(Profile profile, const std::string& source, std::optional<int> rank) {
-  if (rank) keep_rank(profile, source, *rank);
-  ProfileAnalysis result;
-  result.steps = step_breakdowns(profile);
-  if (result.steps.empty()) user_error("{} has no step: it was not recorded to its end", source);
-  result.mean = mean_breakdown(result.steps);
-  result.operations = operation_totals(profile);
-  result.idle = idle_time(profile);
-  result.exposures = step_exposures(profile.ranks);
-  result.terms = measured_terms(result.operations, result.mean, result.exposures);
-  result.facts = std::move(profile.facts);
-  for (RankTrace& one : profile.ranks)
-    result.ranks.push_back({.rank = one.rank, .coordinates = std::move(one.coordinates)});
-  result.hints = profile_hints(result);
-  return result;
-}
-
+// What to look at first, in sentences.
 std::vector<std::string> profile_hints(const ProfileAnalysis& analysis) {
   const TimeBreakdown& mean = analysis.mean;
   std::vector<std::string> hints;
@@ -136,6 +125,81 @@ std::vector<std::string> profile_hints(const ProfileAnalysis& analysis) {
         slow->name, 100 * efficiency(*slow, analysis.facts),
         100 * slow->seconds / analysis.step_s()));
   return hints;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string_view, double>> named_terms(const StepTerms& terms) {
+  return {{"matmul", terms.matmul_s},
+          {"attention", terms.attention_s},
+          {"memory-bound operations", terms.memory_s},
+          {"optimizer", terms.optimizer_s},
+          {"exposed communication", terms.communication_s},
+          {"pipeline bubble", terms.bubble_s},
+          {"other", terms.other_s()},
+          {"step", terms.step_s}};
+}
+
+ProfileAnalysis analyze(Profile profile, const std::string& source, std::optional<int> rank) {
+  if (rank) keep_rank(profile, source, *rank);
+  ProfileAnalysis result;
+  result.steps = step_breakdowns(profile);
+  if (result.steps.empty()) user_error("{} has no step: it was not recorded to its end", source);
+  result.mean = mean_breakdown(result.steps);
+  result.operations = operation_totals(profile);
+  result.idle = idle_time(profile);
+  result.exposures = step_exposures(profile.ranks);
+  result.terms = measured_terms(result.operations, result.mean, result.exposures);
+  result.facts = std::move(profile.facts);
+  for (RankTrace& one : profile.ranks)
+    result.ranks.push_back({.rank = one.rank, .coordinates = std::move(one.coordinates)});
+  result.hints = profile_hints(result);
+  return result;
+}
+
+std::string_view to_string(ChangeKind kind) {
+  constexpr std::array<std::string_view, 5> kNames = {"slower", "faster", "added", "removed",
+                                                      "unchanged"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string ProfileDiff::headline() const {
+  const OperationChange* worst = nullptr;
+  for (const OperationChange& one : operations) {
+    const bool costs = one.kind == ChangeKind::Slower || one.kind == ChangeKind::Added;
+    if (costs && (worst == nullptr || one.delta_s() > worst->delta_s())) worst = &one;
+  }
+  const std::string step = fmt::format("a step takes {:.3f} ms instead of {:.3f} ms{}",
+                                       1e3 * after_s, 1e3 * before_s, relative(before_s, after_s));
+  if (worst == nullptr) return "no operation got slower; " + step;
+  return fmt::format("{} got slower the most: {:+.3f} ms per step{}; {}", worst->name,
+                     1e3 * worst->delta_s(), relative(worst->before_s, worst->after_s), step);
+}
+
+ProfileDiff compare_profiles(const ProfileAnalysis& before, const ProfileAnalysis& after) {
+  ProfileDiff diff{.before_s = before.step_s(), .after_s = after.step_s()};
+  for (std::size_t i = 0; i < kTimeCategories; ++i)
+    diff.categories[i] = {before.mean.seconds[i], after.mean.seconds[i]};
+  std::map<std::string, OperationChange> changes;
+  for (const OperationTotal& one : before.operations.operations) {
+    OperationChange& change = changes[one.name];
+    change.calls_before = one.calls;
+    change.before_s = one.seconds;
+  }
+  for (const OperationTotal& one : after.operations.operations) {
+    OperationChange& change = changes[one.name];
+    change.calls_after = one.calls;
+    change.after_s = one.seconds;
+  }
+  for (auto& [name, change] : changes) {
+    change.name = name;
+    change.kind = kind_of(change, diff.before_s);
+    diff.operations.push_back(std::move(change));
+  }
+  std::sort(diff.operations.begin(), diff.operations.end(), [](const auto& a, const auto& b) {
+    return std::tuple(-std::abs(a.delta_s()), a.name) < std::tuple(-std::abs(b.delta_s()), b.name);
+  });
+  return diff;
 }
 
 }  // namespace kintsugi

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,8 +9,6 @@
 #include <vector>
 
 #include "report/profile/breakdown.h"
-#include "report/profile/exposure.h"
-#include "report/profile/idle.h"
 #include "report/profile/operations.h"
 
 namespace kintsugi {
@@ -31,9 +30,6 @@ struct StepTerms {
 // The terms with their names, in the order of a table; the step is the last.
 std::vector<std::pair<std::string_view, double>> named_terms(const StepTerms& terms);
 
-StepTerms measured_terms(const OperationTotals& operations, const TimeBreakdown& mean,
-                         const std::vector<StepExposure>& exposures);
-
 // Everything that a profile says.
 struct ProfileAnalysis {
   ProfileFacts facts = {};
@@ -54,7 +50,28 @@ struct ProfileAnalysis {
 ProfileAnalysis analyze(Profile profile, const std::string& source,
                         std::optional<int> rank = std::nullopt);
 
-// What to look at first, in sentences.
-std::vector<std::string> profile_hints(const ProfileAnalysis& analysis);
+enum class ChangeKind : std::uint8_t { Slower, Faster, Added, Removed, Unchanged };
+std::string_view to_string(ChangeKind kind);
+
+// One operation in two profiles. Figures are per step and rank.
+struct OperationChange {
+  std::string name = {};
+  ChangeKind kind = ChangeKind::Unchanged;
+  double calls_before = 0, calls_after = 0;
+  double before_s = 0, after_s = 0;
+
+  double delta_s() const { return after_s - before_s; }
+};
+
+struct ProfileDiff {
+  double before_s = 0, after_s = 0;                                        // a step
+  std::array<std::pair<double, double>, kTimeCategories> categories = {};  // before, after
+  std::vector<OperationChange> operations = {};                            // largest change first
+
+  std::string headline() const;  // what got slower the most
+};
+
+// A change is smaller than 2 % of the operation and 0.05 % of the step: unchanged.
+ProfileDiff compare_profiles(const ProfileAnalysis& before, const ProfileAnalysis& after);
 
 }  // namespace kintsugi

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -55,5 +57,64 @@ struct StepBreakdown : TimeBreakdown {
 std::vector<StepBreakdown> step_breakdowns(const Profile& profile);
 // The mean of all entries.
 TimeBreakdown mean_breakdown(const std::vector<StepBreakdown>& steps);
+
+// A time in which the device does nothing and no communication is under way.
+struct IdleGap {
+  int rank = 0;
+  std::int64_t step = 0;
+  double begin_s = 0;  // since the start of the step
+  double seconds = 0;
+  std::string host = {};  // what the host did for most of the gap; empty: nothing known
+  std::string before = {}, after = {};  // the device's spans around it; empty: the step's ends
+};
+
+struct IdleTime {
+  double seconds = 0;  // per step and rank
+  double gaps = 0;     // their number, per step and rank
+  // By what the host did, longest first; the name is empty where nothing is known.
+  struct HostShare {
+    std::string host = {};
+    double seconds = 0;  // per step and rank
+  };
+  std::vector<HostShare> hosts = {};
+  std::vector<IdleGap> longest = {};  // at most kLongestGaps
+};
+inline constexpr std::size_t kLongestGaps = 10;
+
+IdleTime idle_time(const Profile& profile);
+
+// The time of some steps by activity. A call is active from the moment this rank enters it. Until
+// the last rank has entered it, the call is waiting.
+struct Exposure {
+  double total_s = 0;
+  double compute_s = 0;        // while the device worked, without communication
+  double communication_s = 0;  // while a call was active
+  double exposed_s = 0;        // part of communication_s without compute
+  double waiting_s = 0;        // part of exposed_s while all active calls waited for other ranks
+  std::int64_t bytes = 0;      // size of the tensors of the calls
+
+  double idle_s() const { return total_s - compute_s - exposed_s; }
+  // The fraction of communication that overlaps with compute; 1 without communication.
+  double hidden_share() const {
+    return communication_s > 0 ? 1 - exposed_s / communication_s : 1.0;
+  }
+  Exposure& operator+=(const Exposure& other);
+};
+
+struct StepExposure {
+  int rank = 0;
+  std::int64_t step = 0;
+  Exposure all = {};
+  std::map<std::string, Exposure> groups = {};  // each computed as if it were the only one
+};
+
+// One entry per host span "step …" of every rank. Assumes synchronized clocks.
+std::vector<StepExposure> step_exposures(const std::vector<RankTrace>& ranks);
+
+// The sums over all steps and ranks.
+StepExposure sum_of(const std::vector<StepExposure>& steps);
+
+// Readable summary: one line for all groups and one per group.
+std::vector<std::string> exposure_lines(const std::vector<StepExposure>& steps);
 
 }  // namespace kintsugi

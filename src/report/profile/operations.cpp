@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <tuple>
+#include <type_traits>
 #include <unordered_map>
 
 namespace kintsugi {
@@ -49,11 +49,7 @@ class Totals {
     OperationTotals result;
     for (auto& [name, one] : operations_) result.operations.push_back(per_step(std::move(one)));
     for (auto& [name, one] : layers_) result.layers.push_back(per_step(std::move(one)));
-    for (auto& [name, one] : phases_) {
-      one.calls /= steps_;
-      one.seconds /= steps_;
-      result.phases.push_back(std::move(one));
-    }
+    for (auto& [name, one] : phases_) result.phases.push_back(per_step(std::move(one)));
     const auto longer = [](const auto& a, const auto& b) {
       return std::tuple(-a.seconds, a.name) < std::tuple(-b.seconds, b.name);
     };
@@ -76,9 +72,9 @@ class Totals {
     }
     operation.flops += span.flops;
     operation.bytes += static_cast<double>(span.bytes);
-    LayerTotal& layer = layers_[span.layer];
+    PartTotal& layer = layers_[span.layer];
     layer.name = span.layer;
-    PhaseTotal& sum = phases_[phase];
+    PartTotal& sum = phases_[phase];
     sum.name = phase;
     for (auto* const one : {&operation.calls, &layer.calls, &sum.calls}) *one += 1;
     for (auto* const one : {&operation.seconds, &layer.seconds, &sum.seconds}) *one += seconds;
@@ -86,17 +82,15 @@ class Totals {
     operation.phases[phase] += seconds;
     layer.phases[phase] += seconds;
   }
-  OperationTotal per_step(OperationTotal one) const {
-    one.flops /= steps_;
-    one.bytes /= steps_;
-    return shared_per_step(std::move(one));
-  }
-  LayerTotal per_step(LayerTotal one) const { return shared_per_step(std::move(one)); }
   template <class Total>
-  Total shared_per_step(Total one) const {
+  Total per_step(Total one) const {
     one.calls /= steps_;
     one.seconds /= steps_;
     for (auto& [name, seconds] : one.phases) seconds /= steps_;
+    if constexpr (std::is_same_v<Total, OperationTotal>) {
+      one.flops /= steps_;
+      one.bytes /= steps_;
+    }
     return one;
   }
   // The order of the model: embedding, layers by number, head, others.
@@ -115,8 +109,8 @@ class Totals {
 
   double steps_ = 0;
   std::map<std::string, OperationTotal> operations_;
-  std::map<std::string, LayerTotal> layers_;
-  std::map<std::string, PhaseTotal> phases_;
+  std::map<std::string, PartTotal> layers_;
+  std::map<std::string, PartTotal> phases_;
 };
 
 }  // namespace

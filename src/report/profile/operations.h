@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,24 +31,18 @@ double attainable(const OperationTotal& operation, const ProfileFacts& facts);
 // The achieved rate divided by the attainable one. 0: not known.
 double efficiency(const OperationTotal& operation, const ProfileFacts& facts);
 
-// All operations of one layer, or of another part of the model.
-struct LayerTotal {
-  std::string name = {};  // "embedding", "layer 3", "head"; empty: outside the layers
+// All operations of one layer, of another part of the model, or of one kind of phase.
+struct PartTotal {
+  std::string name = {};  // "embedding", "layer 3", "head", "forward"; empty: outside of all
   double calls = 0;
   double seconds = 0;
-  std::map<std::string, double> phases = {};
-};
-// All operations of one kind of phase: "forward", "backward", "optimizer".
-struct PhaseTotal {
-  std::string name = {};
-  double calls = 0;
-  double seconds = 0;
+  std::map<std::string, double> phases = {};  // of a layer
 };
 
 struct OperationTotals {
   std::vector<OperationTotal> operations;  // longest first
-  std::vector<LayerTotal> layers;          // in order of the model
-  std::vector<PhaseTotal> phases;          // longest first
+  std::vector<PartTotal> layers;           // in order of the model
+  std::vector<PartTotal> phases;           // longest first
 
   double seconds() const;
 };

@@ -73,13 +73,11 @@ std::vector<StepWindow> steps_of(const RankTrace& rank) {
   return steps;
 }
 
-bool has_kernels(const RankTrace& rank) {
-  return std::any_of(rank.spans.begin(), rank.spans.end(),
-                     [](const TraceSpan& span) { return span.kind == SpanKind::Kernel; });
-}
-
 SpanKind compute_kind(const RankTrace& rank) {
-  return has_kernels(rank) ? SpanKind::Kernel : SpanKind::Operation;
+  const bool kernels = std::any_of(rank.spans.begin(), rank.spans.end(), [](const TraceSpan& span) {
+    return span.kind == SpanKind::Kernel;
+  });
+  return kernels ? SpanKind::Kernel : SpanKind::Operation;
 }
 
 }  // namespace kintsugi

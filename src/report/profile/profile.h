@@ -56,9 +56,8 @@ struct StepWindow {
 std::vector<StepWindow> steps_of(const RankTrace& rank);  // in order of time
 bool is_step(const TraceSpan& span);
 
-// Where there are no kernels, as on the CPU backend, operations take their place.
-bool has_kernels(const RankTrace& rank);
-// The kind of the spans that compute: Kernel or Operation.
+// The kind of the spans that compute: Kernel, or Operation where there are no kernels, as on the
+// CPU backend.
 SpanKind compute_kind(const RankTrace& rank);
 // Whether a span is work of the device, without communication: compute, copies, memset.
 inline bool is_device_work(const TraceSpan& span, SpanKind compute) {

@@ -104,7 +104,7 @@ Table operation_table(const ProfileAnalysis& analysis) {
 Table phase_table(const ProfileAnalysis& analysis) {
   Table table({Column::text("phase", "name"), Column::hidden("calls"), ms_column("ms", "ms"),
                Column::percent("share", "share")});
-  for (const PhaseTotal& one : analysis.operations.phases)
+  for (const PartTotal& one : analysis.operations.phases)
     table.add({name_cell(one.name), one.calls, 1e3 * one.seconds, one.seconds / analysis.step_s()});
   return table;
 }
@@ -112,7 +112,7 @@ Table phase_table(const ProfileAnalysis& analysis) {
 Table layer_table(const ProfileAnalysis& analysis) {
   Table table({Column::text("layer", "name"), Column::hidden("calls"), ms_column("ms", "ms"),
                Column::percent("share", "share"), Column::text("by phase", "phases")});
-  for (const LayerTotal& one : analysis.operations.layers) {
+  for (const PartTotal& one : analysis.operations.layers) {
     std::string phases;
     for (const auto& [name, seconds] : one.phases)
       phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, ms(seconds));
@@ -280,16 +280,11 @@ Json mean_exposure(const Exposure& sum, double steps) {
 }
 
 Json communication_json(const std::vector<StepExposure>& exposures) {
-  Exposure all;
-  std::map<std::string, Exposure> groups;
-  for (const StepExposure& step : exposures) {
-    all += step.all;
-    for (const auto& [name, exposure] : step.groups) groups[name] += exposure;
-  }
+  const StepExposure sums = sum_of(exposures);
   const double steps = static_cast<double>(exposures.size());
-  Json result = mean_exposure(all, steps);
+  Json result = mean_exposure(sums.all, steps);
   result["groups"] = Json::object();
-  for (const auto& [name, sum] : groups) result["groups"][name] = mean_exposure(sum, steps);
+  for (const auto& [name, sum] : sums.groups) result["groups"][name] = mean_exposure(sum, steps);
   return result;
 }
 

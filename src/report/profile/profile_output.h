@@ -5,7 +5,6 @@
 #include <string>
 
 #include "report/profile/analysis.h"
-#include "report/profile/profile_diff.h"
 
 namespace kintsugi {
 

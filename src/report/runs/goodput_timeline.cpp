@@ -97,8 +97,7 @@ Ledger read_ledger(const std::filesystem::path& path) {
   return ledger;
 }
 
-}  // namespace
-
+// `signs`: what metrics.jsonl says after the last event (signs_of).
 GoodputHistory goodput_history(const std::vector<GoodputEvent>& events, const GoodputEvent& signs) {
   GoodputHistory history;
   TimelineBuilder builder;
@@ -114,6 +113,8 @@ GoodputHistory goodput_history(const std::vector<GoodputEvent>& events, const Go
   history.timeline = builder.take();
   return history;
 }
+
+}  // namespace
 
 GoodputHistory read_goodput_history(const std::filesystem::path& run) {
   const Ledger ledger = read_ledger(run / "goodput.jsonl");

@@ -24,8 +24,6 @@ struct GoodputHistory {
   std::vector<TimelineSpan> timeline = {};
   std::string problem = {};  // why goodput.jsonl was not read: "is larger than 64 MiB"
 };
-// `signs`: what metrics.jsonl says after the last event (signs_of).
-GoodputHistory goodput_history(const std::vector<GoodputEvent>& events, const GoodputEvent& signs);
 // Of a run directory. Of the time since the last event, only that in steps is known. A ledger that
 // is too long is not read: its end alone would give wrong sums.
 GoodputHistory read_goodput_history(const std::filesystem::path& run);

@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/statistics.h"
-#include "report/json_values.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
@@ -22,10 +21,8 @@ constexpr std::size_t kRecentMetrics = 256 << 10;  // bytes: some hundred steps
 constexpr std::size_t kMostStatus = 1 << 20;       // bytes
 
 void read_status_file(const fs::path& run_dir, RunStatus& status) {
-  const auto parsed =
-      parse_untrusted_json(read_run_file(resolved(run_dir) / "status.json", kMostStatus).text);
-  if (!parsed || !parsed->is_object()) return;
-  const StatusJson& json = *parsed;
+  const StatusJson json = read_json_object(resolved(run_dir) / "status.json", kMostStatus);
+  if (!json.is_object()) return;
   status.state = text_at(json, "state");
   status.step = count_at(json, "step");
   status.total_steps = count_at(json, "total_steps");

@@ -12,7 +12,6 @@
 #include "core/statistics.h"
 #include "core/units.h"
 #include "energy/energy_totals.h"
-#include "report/json_values.h"
 #include "report/runs/goodput_timeline.h"
 #include "report/runs/json_members.h"
 
@@ -91,6 +90,13 @@ SummaryJson to_json(const RunSummary& s) {
           {"lr", number_or_null(s.lr)},
           {"model", text_or_nothing(s.model)},
           {"ranks", number_or_null(s.ranks)}};
+}
+
+std::string ending_text(const std::string& state, const std::string& reason,
+                        const std::string& exit_code) {
+  std::string inner = reason == state ? "" : reason;
+  if (!exit_code.empty()) inner += (inner.empty() ? "exit code " : ", exit code ") + exit_code;
+  return inner.empty() ? state : state + " (" + inner + ")";
 }
 
 Surroundings this_machine() {

@@ -27,6 +27,9 @@ struct RunSummary {
   bool operator==(const RunSummary&) const = default;
 };
 nlohmann::ordered_json to_json(const RunSummary& summary);
+// "failed (out of memory, exit code 1)"
+std::string ending_text(const std::string& state, const std::string& reason,
+                        const std::string& exit_code);
 
 // A file or directory that was left out.
 struct SkippedFile {

@@ -9,7 +9,6 @@
 #include "report/runs/config_differences.h"
 #include "report/runs/goodput_timeline.h"
 #include "report/runs/json_members.h"
-#include "report/runs/public_config.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -22,12 +21,6 @@ constexpr std::size_t kLogTail = 64 << 10, kNewLog = 256 << 10, kSamplesTail = 1
                       kEventsTail = 256 << 10;
 constexpr std::size_t kLogLines = 200, kSamples = 100, kEvents = 200, kMostProfiles = 200;
 constexpr std::size_t kMostLogLine = 2000, kMostAttempts = 1000;
-
-// A JSON object in a file; null if there is none or it is damaged.
-ViewJson object_in(const fs::path& file) {
-  auto json = parse_untrusted_json(read_run_file(file, kMostObject).text);
-  return json && json->is_object() ? std::move(*json) : ViewJson(nullptr);
-}
 
 // The last objects of a file with one per line.
 ViewJson last_objects(const fs::path& file, std::size_t bytes, std::size_t most) {
@@ -49,9 +42,7 @@ std::vector<std::string> log_lines(std::vector<std::string> lines) {
 }
 
 ViewJson categories_json(const Goodput& goodput) {
-  ByLevel<double> coverage;
-  for (const EnergyLevel level : kEnergyLevels) coverage[level] = goodput.coverage(level);
-  const std::optional<EnergyLevel> level = standing_level(coverage);
+  const std::optional<EnergyLevel> level = goodput.metered_level();
   const GoodputAmounts seconds = goodput.seconds();
   const GoodputAmounts joules = level ? goodput.joules(*level) : GoodputAmounts{};
   ViewJson list = ViewJson::array();
@@ -92,9 +83,7 @@ ViewJson timeline_json(const std::vector<TimelineSpan>& spans) {
 
 // The ledger knows the energy of all attempts.
 RunSummary with_energy(RunSummary summary, const Goodput& goodput) {
-  ByLevel<double> coverage;
-  for (const EnergyLevel level : kEnergyLevels) coverage[level] = goodput.coverage(level);
-  if (const auto level = standing_level(coverage)) {
+  if (const auto level = goodput.metered_level()) {
     summary.energy_j = goodput.joules(*level).total();
     if (const auto joules = goodput.joules_per_token(*level)) summary.j_per_token = joules;
   }
@@ -116,12 +105,6 @@ ViewJson to_json(const std::vector<SkippedFile>& files) {
   ViewJson list = ViewJson::array();
   for (const SkippedFile& file : files)
     list.push_back({{"path", file.path.string()}, {"why", file.why}});
-  return list;
-}
-
-ViewJson summary_figures(const std::vector<const SummaryReader*>& runs) {
-  ViewJson list = ViewJson::array();
-  for (const SummaryReader* run : runs) list.push_back(to_json(run->summary()));
   return list;
 }
 
@@ -194,19 +177,19 @@ ViewJson run_json(const SummaryReader& run, SeriesCache& series) {
     damaged = damaged_files(directory, of);
   });
   return {{"summary", to_json(with_energy(run.summary(), history.goodput))},
-          {"status", object_in(directory / "status.json")},
+          {"status", read_json_object(directory / "status.json", kMostObject)},
           {"config", public_config(config.text)},
           {"goodput",
            {{"categories", categories_json(history.goodput)},
             {"timeline", timeline_json(history.timeline)},
             {"attempts", attempts_json(history.goodput.attempts())},
             {"problem", history.problem.empty() ? ViewJson(nullptr) : ViewJson(history.problem)}}},
-          {"layout", object_in(directory / "layout.json")},
-          {"ranks", object_in(directory / "ranks.json")},
+          {"layout", read_json_object(directory / "layout.json", kMostObject)},
+          {"ranks", read_json_object(directory / "ranks.json", kMostObject)},
           {"samples", last_objects(directory / "samples.jsonl", kSamplesTail, kSamples)},
           {"events", last_objects(directory / "events.jsonl", kEventsTail, kEvents)},
           {"log", read_log_tail(directory).lines},
-          {"energy", object_in(directory / "energy.json")},
+          {"energy", read_json_object(directory / "energy.json", kMostObject)},
           {"profiles", profile_names(directory)},
           {"keys", keys},
           {"skipped", to_json(damaged)}};
@@ -214,9 +197,10 @@ ViewJson run_json(const SummaryReader& run, SeriesCache& series) {
 
 ViewJson compare_json(const std::vector<const SummaryReader*>& runs) {
   std::vector<ConfigValues> configs;
-  ViewJson ids = ViewJson::array();
+  ViewJson ids = ViewJson::array(), summaries = ids;
   for (const SummaryReader* run : runs) {
     ids.push_back(run->summary().id);
+    summaries.push_back(to_json(run->summary()));
     configs.push_back(
         config_values(read_run_file(run->directory() / "config.yaml", kMostConfig).text));
   }
@@ -231,7 +215,7 @@ ViewJson compare_json(const std::vector<const SummaryReader*>& runs) {
   }
   return {{"ids", std::move(ids)},
           {"configuration", std::move(rows)},
-          {"summary", summary_figures(runs)},
+          {"summary", std::move(summaries)},
           {"same_data", same_data}};
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "report/runs/run_summary.h"
-#include "report/runs/series_cache.h"
+#include "report/runs/series_view.h"
 
 namespace kintsugi {
 

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "report/runs/json_members.h"
 
 namespace kintsugi {
 namespace {
+
+constexpr std::size_t kFewValues = 1024;  // not worth a dense column
 
 constexpr std::size_t kChunk = 1 << 20, kMostLine = 4 << 20;  // bytes
 constexpr std::uint64_t kMostFile = 16ull << 30;
@@ -25,7 +26,129 @@ float as_float(const JsonMember& member) {
   return member.kind == JsonMember::Kind::Number && std::isfinite(value) ? value : kNotFinite;
 }
 
+// Adds up the values of one bucket after the other.
+class Buckets {
+ public:
+  explicit Buckets(std::size_t per_bucket) : per_bucket_(per_bucket) {}
+  void add(double x, float y) {
+    if (std::isfinite(y)) {
+      sum_y_ += static_cast<double>(y);
+      sum_x_ += x;
+      low_ = finite_ == 0 ? y : std::min(low_, y);
+      high_ = finite_ == 0 ? y : std::max(high_, y);
+      ++finite_;
+    }
+    all_x_ += x;
+    if (++count_ == per_bucket_) finish();
+  }
+  SeriesPoints points() {
+    if (count_ > 0) finish();
+    return std::move(points_);
+  }
+
+ private:
+  void finish() {
+    const auto finite = static_cast<double>(finite_);
+    points_.x.push_back(finite_ > 0 ? sum_x_ / finite : all_x_ / static_cast<double>(count_));
+    points_.y.push_back(finite_ > 0 ? static_cast<float>(sum_y_ / finite) : kNotFinite);
+    if (per_bucket_ > 1) {
+      points_.low.push_back(finite_ > 0 ? low_ : kNotFinite);
+      points_.high.push_back(finite_ > 0 ? high_ : kNotFinite);
+    }
+    sum_x_ = sum_y_ = all_x_ = 0;
+    count_ = finite_ = 0;
+  }
+
+  std::size_t per_bucket_, count_ = 0, finite_ = 0;
+  double sum_x_ = 0, sum_y_ = 0, all_x_ = 0;
+  float low_ = 0, high_ = 0;
+  SeriesPoints points_;
+};
+
 }  // namespace
+
+void StepColumn::add(std::uint32_t row, float value, std::size_t expected_rows) {
+  if (std::isnan(value)) return;
+  ++count_;
+  if (dense_ && row >= 4 * count_ + kFewValues) make_sparse();
+  if (dense_) {
+    while (values_.size() < row) push_tight(values_, kNone, expected_rows);
+    push_tight(values_, value, expected_rows);
+    return;
+  }
+  push_tight(rows_, row, 0);
+  push_tight(values_, value, 0);
+  if (count_ >= kFewValues && 2 * count_ > row) make_dense(expected_rows);
+}
+
+void StepColumn::make_dense(std::size_t expected_rows) {
+  std::vector<float> values;
+  values.reserve(std::max<std::size_t>(expected_rows, rows_.back() + 1));
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    values.resize(rows_[i], kNone);
+    values.push_back(values_[i]);
+  }
+  values_ = std::move(values);
+  rows_ = {};
+  dense_ = true;
+}
+
+void StepColumn::make_sparse() {
+  std::vector<float> values;
+  for (std::uint32_t row = 0; row < values_.size(); ++row)
+    if (!std::isnan(values_[row])) {
+      rows_.push_back(row);
+      values.push_back(values_[row]);
+    }
+  values_ = std::move(values);
+  dense_ = false;
+}
+
+void StepColumn::drop_from(std::uint32_t row) {
+  if (!dense_) {
+    while (!rows_.empty() && rows_.back() >= row) {
+      rows_.pop_back();
+      values_.pop_back();
+    }
+    count_ = rows_.size();
+    return;
+  }
+  for (; values_.size() > row; values_.pop_back())
+    if (!std::isnan(values_.back())) --count_;
+}
+
+float StepColumn::at(std::uint32_t row) const {
+  if (dense_) return row < values_.size() ? values_[row] : kNone;
+  const auto found = std::lower_bound(rows_.begin(), rows_.end(), row);
+  return found != rows_.end() && *found == row
+             ? values_[static_cast<std::size_t>(found - rows_.begin())]
+             : kNone;
+}
+
+void StepColumn::merge(std::uint32_t begin, std::uint32_t group) {
+  StepColumn merged(key_);
+  merged.dense_ = dense_;
+  visit(0, begin, [&](std::uint32_t row, float value) { merged.add(row, value, 0); });
+  FiniteMean mean;
+  std::uint32_t current = begin;  // row after the merge
+  const auto finish = [&] {
+    if (mean.any()) merged.add(current, mean.value(), 0);
+    mean = {};
+  };
+  visit(begin, std::numeric_limits<std::uint32_t>::max(), [&](std::uint32_t row, float value) {
+    const std::uint32_t target = begin + (row - begin) / group;
+    if (target != current) finish();
+    current = target;
+    mean.add(value);
+  });
+  finish();
+  *this = std::move(merged);
+}
+
+std::size_t StepColumn::bytes() const {
+  return sizeof(*this) + key_.capacity() + values_.capacity() * sizeof(float) +
+         rows_.capacity() * sizeof(std::uint32_t);
+}
 
 std::string_view to_string(SeriesAxis axis) { return kAxes[static_cast<std::size_t>(axis)]; }
 
@@ -369,49 +492,6 @@ std::size_t StepSeries::first_row_after(double step) const {
 const std::vector<double>& StepSeries::x_values(SeriesAxis axis) const {
   return axis == SeriesAxis::Step ? steps_ : axis == SeriesAxis::Tokens ? tokens_ : hours_;
 }
-
-namespace {
-
-// Adds up the values of one bucket after the other.
-class Buckets {
- public:
-  explicit Buckets(std::size_t per_bucket) : per_bucket_(per_bucket) {}
-  void add(double x, float y) {
-    if (std::isfinite(y)) {
-      sum_y_ += static_cast<double>(y);
-      sum_x_ += x;
-      low_ = finite_ == 0 ? y : std::min(low_, y);
-      high_ = finite_ == 0 ? y : std::max(high_, y);
-      ++finite_;
-    }
-    all_x_ += x;
-    if (++count_ == per_bucket_) finish();
-  }
-  SeriesPoints points() {
-    if (count_ > 0) finish();
-    return std::move(points_);
-  }
-
- private:
-  void finish() {
-    const auto finite = static_cast<double>(finite_);
-    points_.x.push_back(finite_ > 0 ? sum_x_ / finite : all_x_ / static_cast<double>(count_));
-    points_.y.push_back(finite_ > 0 ? static_cast<float>(sum_y_ / finite) : kNotFinite);
-    if (per_bucket_ > 1) {
-      points_.low.push_back(finite_ > 0 ? low_ : kNotFinite);
-      points_.high.push_back(finite_ > 0 ? high_ : kNotFinite);
-    }
-    sum_x_ = sum_y_ = all_x_ = 0;
-    count_ = finite_ = 0;
-  }
-
-  std::size_t per_bucket_, count_ = 0, finite_ = 0;
-  double sum_x_ = 0, sum_y_ = 0, all_x_ = 0;
-  float low_ = 0, high_ = 0;
-  SeriesPoints points_;
-};
-
-}  // namespace
 
 SeriesPoints StepSeries::points(const std::string& key, const PointRange& range) const {
   const auto found = slot_index_.find(key);

@@ -9,7 +9,6 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "report/watch/canvas.h"
-#include "report/watch/curve.h"
 
 namespace kintsugi {
 namespace {

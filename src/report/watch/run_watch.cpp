@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "report/json_values.h"
 #include "report/runs/goodput_timeline.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_view.h"
@@ -44,9 +43,8 @@ std::vector<double> last_norms(const StepSeries& series) {
 }
 
 std::optional<WatchedRun::Straggler> straggler_of(const std::filesystem::path& run) {
-  const auto status = parse_untrusted_json(read_run_file(run / "status.json", kMostStatus).text);
-  if (!status) return {};
-  const nlohmann::ordered_json& straggler = json_at(*status, "straggler");
+  const nlohmann::ordered_json status = read_json_object(run / "status.json", kMostStatus);
+  const nlohmann::ordered_json& straggler = json_at(status, "straggler");
   const auto rank = number_at(straggler, "rank"), ratio = number_at(straggler, "ratio");
   if (!rank || !ratio) return {};
   return WatchedRun::Straggler{std::to_string(count_at(straggler, "rank")),

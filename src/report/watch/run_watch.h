@@ -8,7 +8,7 @@
 
 #include "report/runs/run_index.h"
 #include "report/runs/run_summary.h"
-#include "report/runs/series_cache.h"
+#include "report/runs/series_view.h"
 
 namespace kintsugi {
 

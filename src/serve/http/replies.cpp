@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "data/tokenizers/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "data/chat/prompt_encoder.h"
-#include "data/stores/store_info.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
 #include "model/lora.h"

@@ -13,7 +13,7 @@
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "report/energy_ledger.h"
+#include "report/goodput.h"
 
 namespace kintsugi {
 namespace {
