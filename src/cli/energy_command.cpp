@@ -20,7 +20,7 @@
 #include "core/progress.h"
 #include "core/units.h"
 #include "energy/meters/meter_total.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

@@ -4,11 +4,11 @@
 #include <optional>
 
 #include "cli/options.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/log.h"
-#include "model/fingerprint.h"
+#include "model/files/fingerprint.h"
 #include "train/checkpoint/adapter_base.h"
 
 namespace kintsugi {

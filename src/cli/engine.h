@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/job.h"
-#include "model/adapter/model_files.h"
+#include "model/adapter/peft_config.h"
 #include "serve/inference_engine.h"
 
 namespace CLI {

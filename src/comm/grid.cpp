@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 
 namespace kintsugi {
 

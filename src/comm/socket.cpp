@@ -57,22 +57,6 @@ Socket::Socket(int descriptor) : descriptor_(descriptor) {
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-Socket::~Socket() { close(); }
-
-Socket::Socket(Socket&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), input_(std::move(other.input_)) {}
-
-Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(input_, other.input_);
-  return *this;
-}
-
-void Socket::close() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
-}
-
 bool Socket::send(char type, std::string text) {
   if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
   const auto length = static_cast<std::uint32_t>(text.size());

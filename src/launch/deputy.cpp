@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "core/child_output.h"
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "launch/child_session.h"
 #include "report/runs/run_status.h"

@@ -11,7 +11,7 @@
 #include "core/units.h"
 #include "data/chat/prepare_job.h"
 #include "data/corpora/path_pattern.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

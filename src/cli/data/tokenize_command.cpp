@@ -12,7 +12,7 @@
 #include "core/units.h"
 #include "data/corpora/path_pattern.h"
 #include "data/corpora/tokenize_job.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

@@ -14,7 +14,7 @@
 #include "cli/eval/task_run.h"
 #include "cli/options.h"
 #include "cli/token_input.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "serve/generation.h"
 
 namespace kintsugi {

@@ -10,13 +10,12 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "core/new_file.h"
+#include "core/output_file.h"
 #include "launch/run_script.h"
 #include "launch/slurm.h"
-#include "train/config/config_file.h"
+#include "train/config/config.h"
 
 namespace kintsugi {
 namespace {

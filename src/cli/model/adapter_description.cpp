@@ -9,7 +9,7 @@
 #include "core/table.h"
 #include "core/units.h"
 #include "model/adapter/stored_adapter.h"
-#include "model/stored_model.h"
+#include "model/files/stored_model.h"
 
 namespace kintsugi {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/model/chat_input.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "core/log.h"
 #include "serve/generation.h"
 #include "serve/prompts.h"

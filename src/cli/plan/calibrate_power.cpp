@@ -14,7 +14,7 @@
 #include "energy/meters/choose_meters.h"
 #include "energy/power/power_sweep.h"
 #include "train/engine.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

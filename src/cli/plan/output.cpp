@@ -11,7 +11,6 @@
 #include "core/yaml_document.h"
 #include "energy/carbon.h"
 #include "model/model_fields.h"
-#include "parallel/schedule_diagram.h"
 #include "parallel/schedule_timing.h"
 
 namespace kintsugi {

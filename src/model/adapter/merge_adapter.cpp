@@ -3,10 +3,10 @@
 #include <optional>
 
 #include "core/error.h"
-#include "model/adapter/model_files.h"
+#include "model/adapter/peft_config.h"
 #include "model/adapter/stored_adapter.h"
-#include "model/checksums.h"
-#include "tensor/elements.h"
+#include "model/files/fingerprint.h"
+#include "tensor/dtype.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
