@@ -7,12 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 

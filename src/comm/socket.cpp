@@ -9,12 +9,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <random>
-#include <utility>
 
 #include "core/error.h"
 

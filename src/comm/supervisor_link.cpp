@@ -5,8 +5,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <memory>
 #include <sstream>
 #include <vector>
 

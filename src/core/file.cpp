@@ -11,10 +11,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"

@@ -3,14 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <ctime>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 

@@ -7,8 +7,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/units.h"
-
 namespace kintsugi {
 
 // ---- scalars

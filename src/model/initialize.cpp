@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <ranges>
-#include <vector>
 
 #include "core/hash.h"
 #include "core/philox.h"
-#include "model/files/fingerprint.h"
-#include "model/files/stored_model.h"
 
 namespace kintsugi {
 namespace {

@@ -1,6 +1,5 @@
 #include "model/stage.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "backend/phase.h"

@@ -5,8 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "optim/matrix_exchange.h"
-
 namespace kintsugi {
 namespace {
 

@@ -1,7 +1,6 @@
 #include "optim/update_rule.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "core/philox.h"
 

@@ -7,14 +7,11 @@
 #include <climits>
 #include <numeric>
 #include <sstream>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "core/error.h"
 #include "core/units.h"
 #include "model/metrics.h"
-#include "model/shard.h"
 
 namespace kintsugi {
 namespace {

@@ -1,11 +1,7 @@
 #include "tensor/dtype.h"
 
-#include <array>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include "core/units.h"
 

@@ -1,7 +1,6 @@
 #include "train/run_data.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "core/error.h"

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <type_traits>
-#include <utility>
 
 namespace kintsugi {
 namespace {

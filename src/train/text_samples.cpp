@@ -5,7 +5,6 @@
 #include <limits>
 #include <numeric>
 
-#include "core/error.h"
 #include "data/chat/prompt_encoder.h"
 #include "data/sampling/sample_reader.h"
 #include "serve/text_output.h"

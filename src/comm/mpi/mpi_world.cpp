@@ -4,7 +4,6 @@
 #include <exception>
 #include <map>
 
-#include "comm/communicator.h"
 #include "comm/launch_environment.h"
 #include "comm/mpi/exchange.h"
 #include "core/collective.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "comm/mpi/exchange.h"
 #include "comm/reduce.h"

@@ -1,9 +1,6 @@
 #include "model/adapter/merge_adapter.h"
 
-#include <optional>
-
 #include "core/error.h"
-#include "model/adapter/peft_config.h"
 #include "model/adapter/stored_adapter.h"
 #include "model/files/fingerprint.h"
 #include "tensor/dtype.h"

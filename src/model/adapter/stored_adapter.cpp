@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "core/error.h"

@@ -9,13 +9,10 @@
 #include <cstring>
 #include <exception>
 #include <limits>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <thread>
-#include <vector>
 
 #include "comm/exchange.h"
 #include "comm/launch_environment.h"

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,7 +11,6 @@
 #include "core/file.h"
 #include "core/output_file.h"
 #include "model/config.h"
-#include "tensor/dtype.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {

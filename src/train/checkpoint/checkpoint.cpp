@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <vector>
 
 #include "comm/exchange.h"
 #include "core/error.h"
@@ -18,10 +15,8 @@
 #include "model/files/fingerprint.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
-#include "train/checkpoint/files.h"
 #include "train/checkpoint/history.h"
 #include "train/checkpoint/snapshot.h"
-#include "train/engine.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

@@ -9,9 +9,7 @@
 
 #include "comm/exchange.h"
 #include "core/error.h"
-#include "core/hash.h"
 #include "model/files/fingerprint.h"
-#include "tensor/safetensors.h"
 #include "train/checkpoint/folder.h"
 #include "train/checkpoint/snapshot.h"
 

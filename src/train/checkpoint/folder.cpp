@@ -9,7 +9,6 @@
 #include <cstring>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"

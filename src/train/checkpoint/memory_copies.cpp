@@ -6,14 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
-#include <set>
 #include <sstream>
 
 #include "comm/exchange.h"

@@ -4,18 +4,15 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
 #include "core/units.h"
-#include "core/yaml_reader.h"
 #include "model/adapter/stored_adapter.h"
 #include "model/families/family.h"
 #include "model/model_fields.h"
-#include "parallel/layout.h"
 #include "train/checkpoint/folder.h"
 #include "train/config/checks.h"
 #include "train/config/keys.h"

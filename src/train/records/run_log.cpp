@@ -5,9 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -18,7 +16,6 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "train/startup.h"
-#include "train/step_metrics.h"
 
 namespace kintsugi {
 namespace {

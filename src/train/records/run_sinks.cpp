@@ -8,7 +8,6 @@
 #include "comm/launch_environment.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/step_metrics.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
-#include <vector>
 
 #include "comm/exchange.h"
 #include "comm/launch_environment.h"

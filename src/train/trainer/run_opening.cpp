@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
-#include <optional>
 
 #include "comm/exchange.h"
 #include "comm/launch_environment.h"
@@ -22,7 +20,6 @@
 #include "train/run_history.h"
 #include "train/trainer.h"
 #include "train/trainer/fp8_statistics.h"
-#include "train/trainer/run_context.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
