@@ -106,9 +106,9 @@ struct YamlScalar<std::optional<T>> {
 std::size_t parse_word(const std::string& text, std::span<const std::string_view> words);
 std::string joined(std::span<const std::string_view> words);  // "a, b or c"
 
-// Specialize it with Words: those of an enumeration in the order of its values.
+// Specialize it with EnumWords: those of an enumeration in the order of its values.
 template <std::size_t N>
-using Words = std::array<std::string_view, N>;
+using EnumWords = std::array<std::string_view, N>;
 template <class E>
 constexpr std::nullptr_t kEnumWords = nullptr;
 

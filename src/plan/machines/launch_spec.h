@@ -63,13 +63,13 @@ struct LaunchSpec {
 };
 
 template <>
-inline constexpr Words<2> kEnumWords<JobLauncher> = {"srun", "mpirun"};
+inline constexpr EnumWords<2> kEnumWords<JobLauncher> = {"srun", "mpirun"};
 template <>
-inline constexpr Words<3> kEnumWords<GpuRequest> = {"gpus-per-node", "gres", "none"};
+inline constexpr EnumWords<3> kEnumWords<GpuRequest> = {"gpus-per-node", "gres", "none"};
 template <>
-inline constexpr Words<4> kEnumWords<CpuBinding> = {"masks", "cores", "none", "slurm"};
+inline constexpr EnumWords<4> kEnumWords<CpuBinding> = {"masks", "cores", "none", "slurm"};
 template <>
-inline constexpr Words<2> kEnumWords<ContainerRuntime> = {"apptainer", "singularity"};
+inline constexpr EnumWords<2> kEnumWords<ContainerRuntime> = {"apptainer", "singularity"};
 
 inline constexpr double kLongestSignal_s = 65535;  // of sbatch --signal
 

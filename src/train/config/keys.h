@@ -19,30 +19,30 @@
 namespace kintsugi {
 
 template <>
-inline constexpr Words<3> kEnumWords<DeviceChoice> = {"auto", "cpu", "cuda"};
+inline constexpr EnumWords<3> kEnumWords<DeviceChoice> = {"auto", "cpu", "cuda"};
 template <>
-inline constexpr Words<3> kEnumWords<DataOrder> = {"kintsugi", "megatron", "megatron-0.10"};
+inline constexpr EnumWords<3> kEnumWords<DataOrder> = {"kintsugi", "megatron", "megatron-0.10"};
 template <>
-inline constexpr Words<3> kEnumWords<Packing> = {"windows", "best_fit", "single"};
+inline constexpr EnumWords<3> kEnumWords<Packing> = {"windows", "best_fit", "single"};
 template <>
-inline constexpr Words<2> kEnumWords<NewTokens> = {"mean", "subtokens"};
+inline constexpr EnumWords<2> kEnumWords<NewTokens> = {"mean", "subtokens"};
 template <>
-inline constexpr Words<2> kEnumWords<OptimizerKind> = {"adamw", "muon"};
+inline constexpr EnumWords<2> kEnumWords<OptimizerKind> = {"adamw", "muon"};
 template <>
-inline constexpr Words<2> kEnumWords<LrAdjustment> = {"match_rms_adamw", "original"};
+inline constexpr EnumWords<2> kEnumWords<LrAdjustment> = {"match_rms_adamw", "original"};
 template <>
-inline constexpr Words<3> kEnumWords<UpdateLocation> = {"auto", "device", "host"};
+inline constexpr EnumWords<3> kEnumWords<UpdateLocation> = {"auto", "device", "host"};
 template <>
-inline constexpr Words<4> kEnumWords<SpikeAction> = {"none", "warn", "rewind", "stop"};
+inline constexpr EnumWords<4> kEnumWords<SpikeAction> = {"none", "warn", "rewind", "stop"};
 template <>
-inline constexpr Words<4> kEnumWords<ObjectiveKind> = {"language_model", "sft", "dpo",
-                                                       "classification"};
+inline constexpr EnumWords<4> kEnumWords<ObjectiveKind> = {"language_model", "sft", "dpo",
+                                                           "classification"};
 template <>
-inline constexpr Words<3> kEnumWords<Fp8Recipe> = {"none", "rowwise", "tensorwise"};
+inline constexpr EnumWords<3> kEnumWords<Fp8Recipe> = {"none", "rowwise", "tensorwise"};
 template <>
-inline constexpr Words<3> kEnumWords<FastAccumulation> = {"forward", "all", "none"};
+inline constexpr EnumWords<3> kEnumWords<FastAccumulation> = {"forward", "all", "none"};
 template <>
-inline constexpr Words<2> kEnumWords<AdapterKind> = {"none", "lora"};
+inline constexpr EnumWords<2> kEnumWords<AdapterKind> = {"none", "lora"};
 
 // For types that have their own to_string and parse function.
 template <class T, T (*Parse)(std::string_view)>
