@@ -2,7 +2,7 @@
 //   build/bench_fingerprint llama-8b --directory /scratch/llama-8b
 // Writes a model of this shape in bf16 there if the directory is missing, then takes the
 // fingerprint with the files dropped from the page cache, and with what that has read in it.
-#include "model/fingerprint.h"
+#include "model/files/fingerprint.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -16,7 +16,7 @@
 #include "core/philox.h"
 #include "model/config.h"
 #include "model/parameter_set.h"
-#include "tensor/safetensors_files.h"
+#include "tensor/safetensors.h"
 
 using namespace kintsugi;
 namespace fs = std::filesystem;

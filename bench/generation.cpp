@@ -11,7 +11,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "serve/inference_engine.h"
 
 using namespace kintsugi;

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "train/job_energy.h"
 
 using namespace kintsugi;

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "tensor/arena.h"
-#include "tensor/quantized.h"
 #include "tensor/tensor.h"
 
 namespace kintsugi {

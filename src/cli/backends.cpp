@@ -8,7 +8,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/traced_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_world.h"
 #include "core/error.h"

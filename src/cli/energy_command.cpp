@@ -20,7 +20,7 @@
 #include "core/units.h"
 #include "energy/meters/find_meters.h"
 #include "energy/meters/meter.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "cli/options.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
@@ -13,7 +13,7 @@
 #include "eval/run/engine_model.h"
 #include "eval/run/replicated_model.h"
 #include "model/adapter/peft_config.h"
-#include "model/fingerprint.h"
+#include "model/files/fingerprint.h"
 #include "train/checkpoint/adapter_base.h"
 
 namespace kintsugi {

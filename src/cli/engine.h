@@ -11,7 +11,7 @@
 #include "cli/job.h"
 #include "data/tokenizers/tokenizer.h"
 #include "eval/scoring_model.h"
-#include "model/adapter/model_files.h"
+#include "model/adapter/peft_config.h"
 #include "serve/inference_engine.h"
 
 namespace CLI {

@@ -15,9 +15,8 @@
 #include "comm/launch_environment.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/error.h"
-#include "core/exit_code.h"
 #include "core/log.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

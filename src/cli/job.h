@@ -7,12 +7,11 @@
 #include <string>
 
 #include "cli/backends.h"
-#include "comm/agreement.h"
 #include "comm/communicator.h"
+#include "comm/exchange.h"
 #include "comm/flight_recorder.h"
 #include "comm/grid.h"
 #include "comm/lifeline.h"
-#include "comm/recorded_communicator.h"
 #include "comm/supervisor_link.h"
 
 namespace kintsugi {
@@ -50,7 +49,7 @@ class Job {
   FlightRecorder& recorder() { return *recorder_; }
   // Collective: if `work` throws on one rank, all ranks throw.
   void together(const std::function<void()>& work);
-  // Collective: throws a UserError on all ranks if their facts differ (comm/agreement.h).
+  // Collective: throws a UserError on all ranks if their facts differ (comm/exchange.h).
   void check_agreement(const Facts& facts);
   // Collective: returns the text of rank 0.
   std::string broadcast_text(const std::string& text);

@@ -13,7 +13,7 @@ namespace kintsugi {
 // or a closed pipe is an error of write(). Disables the live line under mpirun.
 void prepare_process();
 
-// Logs the error that ended a command. Returns the exit code (core/exit_code.h).
+// Logs the error that ended a command. Returns the exit code (core/error.h).
 int report(const std::exception& error);
 
 // Called last; returns the exit code. Instead of 0 it is 1 if standard output could not be written

@@ -50,15 +50,15 @@ void CheckedCommunicator::check_same_call(const Call& call) {
   std::vector<Description> calls(size());
   host_group().wait(host_group().all_gather(as_tensor(calls.data(), size()), as_tensor(&own, 1)));
   const auto count_equal = [&](const Description& call) {
-    return std::count_if(calls.begin(), calls.end(),
-                         [&](const Description& other) { return other.same_as(call); });
+    return std::ranges::count_if(calls,
+                                 [&](const Description& other) { return other.same_as(call); });
   };
   // The most frequent call; of equally frequent ones the first.
-  const Description& usual = *std::max_element(
-      calls.begin(), calls.end(),
+  const Description& usual = *std::ranges::max_element(
+      calls,
       [&](const Description& a, const Description& b) { return count_equal(a) < count_equal(b); });
-  const auto odd = std::find_if(calls.begin(), calls.end(),
-                                [&](const Description& call) { return !call.same_as(usual); });
+  const auto odd =
+      std::ranges::find_if(calls, [&](const Description& call) { return !call.same_as(usual); });
   if (odd == calls.end()) return;
   failure("group {}, call {}: rank {} ({} in the group) calls {}, but rank {} and {} more call {}",
           name(), own.number, odd->world_rank, odd - calls.begin(), odd->text(), usual.world_rank,

@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include <cstring>
 #include <numeric>
 
 namespace kintsugi {
@@ -65,8 +66,27 @@ Communicator::Work Communicator::all_to_all(Tensor received, Tensor sent) {
 std::size_t Communicator::bytes_of(const Call& call) const {
   const std::size_t bytes = call.whole() ? call.whole().bytes() : 0;
   if (call.kind != Collective::AllToAll) return bytes;
-  const std::int64_t kept = call.counts->sent[static_cast<std::size_t>(rank_)];
+  const std::int64_t kept = call.counts->sent[rank_];
   return bytes - static_cast<std::size_t>(kept) * size_of(call.source.dtype());
+}
+
+std::unique_ptr<Communicator> LocalWorld::split(const std::string& name, int, int) {
+  return std::make_unique<LocalCommunicator>(name, backend_);
+}
+
+Communicator::Work LocalCommunicator::start(const Call& call) {
+  const Tensor &to = call.destination, &from = call.source;
+  if (to.data() == from.data() || from.elements() == 0) return {};
+  if (backend_ != nullptr)
+    backend_->copy(to, from.view(to.shape()));
+  else
+    std::memcpy(to.data(), from.data(), from.bytes());
+  return {};
+}
+
+void LocalCommunicator::wait(Work work) {
+  KINTSUGI_CHECK(work.ticket == 0, "group {}: wait for {}, which was never started", name(),
+                 work.ticket);
 }
 
 }  // namespace kintsugi

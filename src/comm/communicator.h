@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "core/collective.h"
 #include "tensor/tensor.h"
 
@@ -160,6 +161,29 @@ class World {
  protected:
   explicit World(const Place& place) : place_(place) {}
   Place place_;
+};
+
+// A world of one rank: collectives copy if source and destination differ. Tensors are in the
+// memory of `backend`, or in host memory without one.
+class LocalWorld : public World {
+ public:
+  explicit LocalWorld(Backend* backend = nullptr) : World(Place{}), backend_(backend) {}
+  std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override;
+
+ private:
+  Backend* backend_;
+};
+
+class LocalCommunicator : public Communicator {
+ public:
+  explicit LocalCommunicator(std::string name, Backend* backend = nullptr)
+      : Communicator(std::move(name), 0, 1), backend_(backend) {}
+  Work start(const Call& call) override;
+  void wait(Work work) override;
+  void barrier() override {}
+
+ private:
+  Backend* backend_;
 };
 
 }  // namespace kintsugi

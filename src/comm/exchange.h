@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -13,6 +14,14 @@ class Backend;
 
 // All ranks of the group call these functions. They use host memory.
 
+// Returns the values of all ranks, indexed by rank.
+template <class T>
+std::vector<T> gather_values(Communicator& group, T own) {
+  std::vector<T> all(static_cast<std::size_t>(group.size()));
+  group.wait(group.all_gather(Tensor(all.data(), DTypeOf<T>::value, {group.size()}),
+                              Tensor(&own, DTypeOf<T>::value, {1})));
+  return all;
+}
 // Returns the texts of all ranks, indexed by rank. Every rank stores all of them, so use it for
 // short texts only.
 std::vector<std::string> gather_texts(Communicator& group, const std::string& local);
@@ -31,5 +40,20 @@ ExchangeCounts exchange_counts(Communicator& group, Backend& backend, Tensor rec
 // culprits and are named in its text, unless all did. `work` must not call collectives, because a
 // rank that threw would not take part. Costs one all-reduce of one number if nothing throws.
 void together(Communicator& group, const std::function<void()>& work);
+
+// Named values that must be the same on all ranks: {"optimizer.lr", "0.001"}.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+// All ranks of the group call it with their own facts. If the facts differ, all ranks throw the
+// same SharedUserError, which names the ranks and facts that differ from the majority. Costs one
+// all-reduce of two numbers if all agree; otherwise the texts of a few ranks are broadcast.
+void check_agreement(Communicator& group, const Facts& local);
+
+// Seconds to add to this rank's clock to get that of rank 0. 0 on the same host, which has one
+// clock; otherwise measured with a few messages to rank 0, accurate to half the shortest round
+// trip. All ranks call it, with a group for host memory. Only ranks for which `asks` returns true
+// ask for it, all of them if it is empty; it must be the same function on all ranks.
+double clock_offset(Communicator& group, const std::string& host,
+                    const std::function<double()>& now, const std::function<bool(int)>& asks = {});
 
 }  // namespace kintsugi

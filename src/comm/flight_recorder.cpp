@@ -7,16 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/units.h"
 
 namespace kintsugi {
@@ -57,20 +56,17 @@ struct FlightRecorder::Memory {
 
 FlightRecorder::FlightRecorder(int rank, std::string node, const std::filesystem::path& file)
     : file_(file), node_(std::move(node)) {
-  int descriptor = -1;
-  if (!file_.empty())
-    descriptor = ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  constexpr int kNew = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+  FileDescriptor descriptor(file_.empty() ? -1 : ::open(file_.c_str(), kNew, 0600));
   // posix_fallocate: memory that is missing later would end the process with SIGBUS.
   if (descriptor >= 0 && ::posix_fallocate(descriptor, 0, sizeof(Memory)) != 0) {
-    ::close(descriptor);
     ::unlink(file_.c_str());
-    descriptor = -1;
+    descriptor = FileDescriptor();
   }
   if (descriptor < 0) file_.clear();
   void* const address =
       ::mmap(nullptr, sizeof(Memory), PROT_READ | PROT_WRITE,
              descriptor >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, descriptor, 0);
-  if (descriptor >= 0) ::close(descriptor);
   if (address == MAP_FAILED) failure("cannot map {} bytes: {}", sizeof(Memory), strerror(errno));
   memory_ = static_cast<Memory*>(address);  // zeros are a valid state
   memory_->rank = rank;
@@ -86,7 +82,7 @@ FlightRecorder::~FlightRecorder() {
 int FlightRecorder::add_group(const std::string& name, std::int64_t split, std::int64_t color,
                               int rank, int size, bool background) {
   for (int i = 0; i < kMaxGroups; ++i) {
-    Memory::Group& group = memory_->groups[static_cast<std::size_t>(i)];
+    Memory::Group& group = memory_->groups[i];
     if (group.used != 0) continue;
     group.name = {};
     name.copy(group.name.data(), kNameBytes - 1);
@@ -109,7 +105,7 @@ void FlightRecorder::remove_group(int group) {
 
 std::int64_t FlightRecorder::call(int index, Collective kind, std::int64_t bytes, int peer) {
   if (index < 0) return 0;
-  Memory::Group& group = memory_->groups[static_cast<std::size_t>(index)];
+  Memory::Group& group = memory_->groups[index];
   const std::int64_t number = group.calls + 1;
   Memory::Call& call = group.recent[static_cast<std::size_t>(number) % kRecent];
   call.kind = static_cast<std::int64_t>(kind);
@@ -122,13 +118,13 @@ std::int64_t FlightRecorder::call(int index, Collective kind, std::int64_t bytes
 
 void FlightRecorder::begin_wait(int index, std::int64_t number) {
   if (index < 0) return;
-  Memory::Group& group = memory_->groups[static_cast<std::size_t>(index)];
+  Memory::Group& group = memory_->groups[index];
   group.waiting_since_ns = now_ns();
   group.waiting_for = number;
 }
 
 void FlightRecorder::end_wait(int index) {
-  if (index >= 0) memory_->groups[static_cast<std::size_t>(index)].waiting_for = 0;
+  if (index >= 0) memory_->groups[index].waiting_for = 0;
 }
 
 void FlightRecorder::begin_step(std::int64_t step) {
@@ -177,19 +173,18 @@ FlightPosition FlightRecorder::position_of(const Memory& memory) {
       if (number <= 0 || number > group.calls || kind < 0 || kind >= kCollectives) continue;
       group.recent.push_back({number, static_cast<Collective>(kind), call.bytes, call.peer});
     }
-    std::sort(group.recent.begin(), group.recent.end(),
-              [](const auto& a, const auto& b) { return a.number < b.number; });
+    std::ranges::sort(group.recent,
+                      [](const auto& a, const auto& b) { return a.number < b.number; });
     position.groups.push_back(std::move(group));
   }
   return position;
 }
 
 std::optional<FlightPosition> FlightRecorder::read(const std::filesystem::path& file) {
-  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const FileDescriptor descriptor(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (descriptor < 0) return {};
   auto copy = std::make_unique<std::array<std::byte, sizeof(Memory)>>();
   const ssize_t got = ::pread(descriptor, copy->data(), copy->size(), 0);
-  ::close(descriptor);
   if (got != static_cast<ssize_t>(copy->size())) return {};
   const auto& memory = *reinterpret_cast<const Memory*>(copy->data());
   if (memory.magic != kMagic) return {};
@@ -380,16 +375,14 @@ Finding different_calls(const std::vector<Member>& members) {
 }
 
 bool waits(const FlightPosition& rank) {
-  return std::any_of(rank.groups.begin(), rank.groups.end(),
-                     [](const auto& group) { return group.waiting_for != 0; });
+  return std::ranges::any_of(rank.groups, [](const auto& group) { return group.waiting_for != 0; });
 }
 
 // A message that a rank waits for while its peer waits for nothing.
 Finding missing_message(const Member& waiting, const FlightPosition::Call& call,
                         const std::vector<Member>& members) {
-  const auto peer = std::find_if(members.begin(), members.end(), [&](const Member& member) {
-    return member.group->rank == call.peer;
-  });
+  const auto peer = std::ranges::find_if(
+      members, [&](const Member& member) { return member.group->rank == call.peer; });
   if (peer == members.end() || waits(*peer->rank)) return {};
   return {fmt::format("{} did not {} the message of {}, for which {} waits", ranks_text({*peer}),
                       call.kind == Collective::Receive ? "send" : "receive",
@@ -449,6 +442,32 @@ RankFailure diagnose(const std::vector<FlightPosition>& positions) {
   return {.kind = first.culprits.empty() ? FailureKind::Unknown : FailureKind::Stuck,
           .culprits = std::move(first.culprits),
           .text = std::move(first.text)};
+}
+
+Communicator::Work RecordedCommunicator::start(const Call& call) {
+  // In an all_to_all the ranks send different amounts, which would look like a disagreement.
+  const bool sized = call.kind != Collective::AllToAll && call.whole();
+  const std::int64_t number =
+      recorder_.call(group_, call.kind, sized ? static_cast<std::int64_t>(call.whole().bytes()) : 0,
+                     is_message(call.kind) ? call.peer : -1);
+  const Work work = inner_->start(call);
+  pending_[static_cast<std::size_t>(number) % pending_.size()] = {work.ticket, number};
+  return work;
+}
+
+void RecordedCommunicator::wait(Work work) {
+  std::int64_t number = 0;
+  for (const Pending& pending : pending_)
+    if (pending.ticket == work.ticket && pending.number > number) number = pending.number;
+  recorder_.begin_wait(group_, number);
+  inner_->wait(work);
+  recorder_.end_wait(group_);
+}
+
+void RecordedCommunicator::barrier() {
+  recorder_.begin_wait(group_, recorder_.call(group_, Collective::Barrier, 0));
+  inner_->barrier();
+  recorder_.end_wait(group_);
 }
 
 }  // namespace kintsugi

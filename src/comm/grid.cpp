@@ -1,9 +1,5 @@
 #include "comm/grid.h"
 
-#include <cstdint>
-
-#include "comm/local_communicator.h"
-
 namespace kintsugi {
 
 void check_grid(const Grid& grid, int world_size) {

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <sstream>
-#include <string>
 
 #include "comm/socket.h"
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <sstream>
 
@@ -69,8 +68,8 @@ Lifeline::Lifeline(World& world, Callbacks callbacks, LifelineLimits limits)
   int pipe[2] = {-1, -1};
   if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
     failure("cannot create a pipe: {}", std::strerror(errno));
-  wake_read_ = pipe[0];
-  wake_write_ = pipe[1];
+  wake_read_ = FileDescriptor(pipe[0]);
+  wake_write_ = FileDescriptor(pipe[1]);
   if (rank_ == 0) {
     raise_file_limit(size_);
     Listener listener(one_node_);
@@ -96,8 +95,6 @@ Lifeline::~Lifeline() {
     (void)!write(wake_write_, "", 1);
     watcher_.join();
   }
-  if (wake_read_ >= 0) ::close(wake_read_);
-  if (wake_write_ >= 0) ::close(wake_write_);
 }
 
 // Rank 0: accepts the connections that send the password, and answers them.
@@ -349,7 +346,7 @@ void Lifeline::ask_positions(int lost) {
   }
   const auto missing = [](const Peer* peer) { return peer->socket && !peer->answered; };
   const auto deadline = Clock::now() + kAskTime;
-  while (std::any_of(asked.begin(), asked.end(), missing) && Clock::now() < deadline)
+  while (std::ranges::any_of(asked, missing) && Clock::now() < deadline)
     for (const int rank : wait_for_input(deadline - Clock::now())) (void)read_peer(rank);
 }
 

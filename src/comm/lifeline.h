@@ -123,7 +123,7 @@ class Lifeline {
   const double beat_s_;
   std::atomic<double> silence_s_, call_s_;
   std::vector<Peer> peers_;  // on rank 0: all ranks; elsewhere: rank 0
-  int wake_read_ = -1, wake_write_ = -1;
+  FileDescriptor wake_read_, wake_write_;
   Clock::time_point next_beat_ = Clock::now(), last_round_ = Clock::now();
   std::vector<std::string> answers_;  // to ask_positions()
 

@@ -114,8 +114,8 @@ bool ProgressThread::advance_all() {
   for (auto at = active_.begin(); at != active_.end();) {
     Operation& operation = **at;
     bool done = false;
-    const bool behind = operation.lane_ != nullptr &&
-                        std::find(lanes.begin(), lanes.end(), operation.lane_) != lanes.end();
+    const bool behind =
+        operation.lane_ != nullptr && std::ranges::find(lanes, operation.lane_) != lanes.end();
     if (!behind) {
       if (operation.span_ && operation.span_->begin_s == 0) operation.span_->begin_s = Trace::now();
       try {
@@ -144,8 +144,8 @@ void ProgressThread::finish(Operation& operation) {
   CommunicationTimes& times = *operation.times_;
   times.bytes += operation.bytes_sent_;
   if (++times.finished < times.started) return;
-  const auto busy = std::find_if(busy_.begin(), busy_.end(),
-                                 [&](const Busy& entry) { return entry.times == &times; });
+  const auto busy =
+      std::ranges::find_if(busy_, [&](const Busy& entry) { return entry.times == &times; });
   times.busy_s += std::chrono::duration<double>(Clock::now() - busy->since).count();
   busy_.erase(busy);
 }

@@ -31,9 +31,8 @@ int RankFailure::exit_code() const {
 }
 
 std::string RankFailure::node() const {
-  const bool one = std::all_of(culprits.begin(), culprits.end(), [this](const Culprit& culprit) {
-    return culprit.node == culprits.front().node;
-  });
+  const bool one = std::ranges::all_of(
+      culprits, [this](const Culprit& culprit) { return culprit.node == culprits.front().node; });
   return one && !culprits.empty() ? culprits.front().node : "";
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/exit_code.h"
 
 namespace kintsugi {
 
@@ -41,7 +40,7 @@ struct RankFailure {
   std::string file = {};  // that is damaged
   std::string text = {};
 
-  int exit_code() const;  // core/exit_code.h
+  int exit_code() const;  // core/error.h
   int rank() const { return culprits.empty() ? -1 : culprits.front().rank; }
   std::string node() const;  // of all culprits; empty if it is unknown, or if there are several
   bool operator==(const RankFailure&) const = default;

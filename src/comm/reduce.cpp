@@ -2,22 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 namespace kintsugi {
 namespace {
-
-template <class T>
-struct Widened {
-  using type = T;
-};
-template <>
-struct Widened<bf16> {
-  using type = float;
-};
-template <>
-struct Widened<f16> {
-  using type = float;
-};
 
 // A block of sums stays in the L1 cache while the parts are added.
 constexpr std::int64_t kBlock = 1024;
@@ -25,7 +13,7 @@ constexpr std::int64_t kBlock = 1024;
 template <class T>
 void reduce(T* destination, std::span<const void* const> parts, std::int64_t elements,
             ReduceOp op) {
-  using Wide = typename Widened<T>::type;
+  using Wide = std::conditional_t<sizeof(T) == 2, float, T>;  // of bf16 and f16: float
   std::array<Wide, kBlock> sums;
   for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, elements - begin);

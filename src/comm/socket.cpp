@@ -9,12 +9,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <random>
-#include <utility>
 
 #include "core/error.h"
 
@@ -55,22 +53,6 @@ Socket::Socket(int descriptor) : descriptor_(descriptor) {
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 4);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 3);
-}
-
-Socket::~Socket() { close(); }
-
-Socket::Socket(Socket&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), input_(std::move(other.input_)) {}
-
-Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(input_, other.input_);
-  return *this;
-}
-
-void Socket::close() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
 }
 
 bool Socket::send(char type, std::string text) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/file.h"
+
 namespace kintsugi {
 
 // A TCP connection that transfers frames, each a type and a text. The destructor closes it.
@@ -17,13 +19,10 @@ class Socket {
 
   Socket() = default;
   explicit Socket(int descriptor);
-  ~Socket();
-  Socket(Socket&& other) noexcept;
-  Socket& operator=(Socket&& other) noexcept;
 
   explicit operator bool() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
-  void close();
+  void close() { descriptor_ = FileDescriptor(); }
 
   // Returns false if the connection is closed. Texts longer than 64 KiB are truncated.
   bool send(char type, std::string text);
@@ -35,7 +34,7 @@ class Socket {
   std::optional<Frame> receive(int timeout_ms);
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::string input_;
 };
 

@@ -5,8 +5,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <memory>
 #include <sstream>
 #include <vector>
 
@@ -53,16 +51,14 @@ SupervisorLink::SupervisorLink(Socket socket, Callbacks callbacks)
     : callbacks_(std::move(callbacks)), socket_(std::move(socket)) {
   int pipe[2] = {-1, -1};
   if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) failure("cannot create a pipe");
-  wake_read_ = pipe[0];
-  wake_write_ = pipe[1];
+  wake_read_ = FileDescriptor(pipe[0]);
+  wake_write_ = FileDescriptor(pipe[1]);
   thread_ = std::thread([this] { work(); });
 }
 
 SupervisorLink::~SupervisorLink() {
   (void)!::write(wake_write_, "", 1);
   thread_.join();
-  ::close(wake_read_);
-  ::close(wake_write_);
 }
 
 void SupervisorLink::send_step() {

@@ -43,7 +43,7 @@ class SupervisorLink {
   Callbacks callbacks_;
   std::mutex mutex_;  // guards sending
   Socket socket_;
-  int wake_read_ = -1, wake_write_ = -1;
+  FileDescriptor wake_read_, wake_write_;
   std::thread thread_;
 };
 

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/file.h"
 
 extern char** environ;
 
@@ -27,22 +28,12 @@ using OutputClock = std::chrono::steady_clock;
 constexpr std::size_t kMostOutput = 16 << 20;
 
 struct Pipe {
-  int read = -1, write = -1;
+  FileDescriptor read, write;
   Pipe() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) failure("cannot make a pipe: {}", std::strerror(errno));
-    read = ends[0];
-    write = ends[1];
-  }
-  ~Pipe() {
-    ::close(read);
-    if (write >= 0) ::close(write);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  void close_write() {
-    ::close(write);
-    write = -1;
+    read = FileDescriptor(ends[0]);
+    write = FileDescriptor(ends[1]);
   }
 };
 
@@ -54,35 +45,26 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 }
 
 // Standard input as a file in memory: a program that does not read it blocks nobody.
-class InputFile {
- public:
-  explicit InputFile(std::string_view text)
-      : file_(text.empty() ? ::open("/dev/null", O_RDONLY | O_CLOEXEC)
-                           : ::memfd_create("input", MFD_CLOEXEC)) {
-    if (file_ < 0) failure("cannot make the input of a program: {}", std::strerror(errno));
-    while (!text.empty()) {
-      const ssize_t written = ::write(file_, text.data(), text.size());
-      if (written <= 0) break;
-      text.remove_prefix(static_cast<std::size_t>(written));
-    }
-    ::lseek(file_, 0, SEEK_SET);
+FileDescriptor input_file(std::string_view text) {
+  FileDescriptor file(text.empty() ? ::open("/dev/null", O_RDONLY | O_CLOEXEC)
+                                   : ::memfd_create("input", MFD_CLOEXEC));
+  if (file < 0) failure("cannot make the input of a program: {}", std::strerror(errno));
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written <= 0) break;
+    text.remove_prefix(static_cast<std::size_t>(written));
   }
-  ~InputFile() { ::close(file_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  int descriptor() const { return file_; }
-
- private:
-  int file_;
-};
+  ::lseek(file, 0, SEEK_SET);
+  return file;
+}
 
 std::vector<std::string> environment_for(const ChildOptions& options) {
   const std::vector<std::string>& prefixes = options.without;
   std::vector<std::string> kept = options.with;
   for (char** one = environ; *one != nullptr; ++one) {
     const std::string text = *one;
-    if (std::none_of(prefixes.begin(), prefixes.end(),
-                     [&](const std::string& prefix) { return text.starts_with(prefix); }))
+    if (std::ranges::none_of(prefixes,
+                             [&](const std::string& prefix) { return text.starts_with(prefix); }))
       kept.push_back(text);
   }
   return kept;
@@ -90,12 +72,12 @@ std::vector<std::string> environment_for(const ChildOptions& options) {
 
 // In a process group of its own, with the default signals.
 int spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment,
-          const InputFile& input, const Pipe& out, const Pipe& error, pid_t& child) {
+          int input, const Pipe& out, const Pipe& error, pid_t& child) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
   posix_spawnattr_init(&attributes);
-  posix_spawn_file_actions_adddup2(&files, input.descriptor(), STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&files, out.write, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, error.write, STDERR_FILENO);
   sigset_t none, defaults;
@@ -157,15 +139,15 @@ bool wait_until(pid_t child, OutputClock::time_point end, int& status) {
 
 ChildOutput run_captured(const std::vector<std::string>& command, const ChildOptions& options) {
   ChildOutput output;
-  const InputFile input(options.input);
+  const FileDescriptor input = input_file(options.input);
   Pipe out, error;
   pid_t child = -1;
   const int refused = spawn(command, environment_for(options), input, out, error, child);
   if (refused == ENOENT) return output;
   if (refused != 0) failure("cannot start {}: {}", command[0], std::strerror(refused));
   output.found = true;
-  out.close_write();
-  error.close_write();
+  out.write = FileDescriptor();
+  error.write = FileDescriptor();
   const auto end = OutputClock::now() + std::chrono::duration_cast<OutputClock::duration>(
                                             std::chrono::duration<double>(options.timeout_s));
   int status = 0;

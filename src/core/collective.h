@@ -20,11 +20,23 @@ inline constexpr int kCollectives = 8;
 inline bool is_message(Collective kind) {
   return kind == Collective::Send || kind == Collective::Receive;
 }
-const char* to_string(Collective kind);  // "all_reduce", …: the names of the functions
+// The names of the functions.
+constexpr const char* to_string(Collective kind) {
+  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                    "all_to_all", "send",           "receive",    "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
 
 // Bytes that each of `size` ranks sends in a ring algorithm. `bytes`: the whole tensor of an
 // all_reduce, `full` of a reduce_scatter or all_gather, what an all_to_all sends to other ranks.
 // For these it is the lower bound of any algorithm.
-double ring_bytes(Collective kind, double bytes, int size);
+inline double ring_bytes(Collective kind, double bytes, int size) {
+  if (size == 1 || kind == Collective::Receive || kind == Collective::Barrier) return 0;
+  const double others = size - 1;
+  if (kind == Collective::AllReduce) return 2 * bytes * others / size;
+  if (kind == Collective::ReduceScatter || kind == Collective::AllGather)
+    return bytes * others / size;
+  return bytes;
+}
 
 }  // namespace kintsugi

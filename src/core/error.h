@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace kintsugi {
@@ -49,10 +50,26 @@ template <class... Args>
 
 namespace detail {
 
-[[noreturn]] void check_failed(const char* expression, const char* file, int line,
-                               const std::string& message);
+[[noreturn]] inline void check_failed(const char* expression, std::string_view file, int line,
+                                      const std::string& message) {
+  if (const auto at = file.find("/src/"); at != std::string_view::npos) file.remove_prefix(at + 1);
+  throw Failure(fmt::format("{} [{} is false at {}:{}]", message, expression, file, line));
+}
 
 }  // namespace detail
+
+// What the exit code of the program means, for job scripts and the supervisor.
+// docs/configuration.md has the table for users.
+namespace exit_code {
+
+inline constexpr int kFinished = 0;
+inline constexpr int kFailure = 1;     // of the machine: another attempt may succeed
+inline constexpr int kMistake = 2;     // of the user: another attempt fails in the same way
+inline constexpr int kDiverged = 3;    // the training itself went wrong
+inline constexpr int kNoProgress = 4;  // the supervisor gave up after attempts without a new step
+inline constexpr int kStopped = 75;    // on request, with a saved state; EX_TEMPFAIL of sysexits.h
+
+}  // namespace exit_code
 }  // namespace kintsugi
 
 // Checks an internal invariant. The message says what was expected, with the actual values.

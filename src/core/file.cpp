@@ -1,46 +1,146 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <utility>
+#include <mutex>
+#include <vector>
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/new_file.h"
+#include "core/output_file.h"
 
 namespace kintsugi {
 namespace {
 
-std::string reason() { return std::strerror(errno); }
-
-// Closes the descriptor when it goes out of scope.
-struct Descriptor {
-  int value;
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
+// A fixed table, since a signal handler reads it. It has more slots than the system allows mappings
+// per process by default (vm.max_map_count). A mapping without a slot is not guarded.
+constexpr int kSlots = 1 << 16;
+struct Slot {
+  std::atomic<std::uintptr_t> begin{0}, end{0};  // begin 0: free
+  std::atomic<bool> cut{false};
 };
+std::array<Slot, kSlots> slots;
+std::atomic<int> used_slots{0};  // highest slot ever used, plus one
 
-int open_to_read(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) user_error("cannot open {}: {}", path.string(), reason());
-  return descriptor;
+std::mutex mutex;             // guards free_slots and previous
+std::vector<int> free_slots;  // below used_slots
+struct sigaction previous {};
+std::atomic<bool> passing_on{false};
+
+// Maps zeros from the page of `address` to the end of its mapping. Async-signal-safe.
+bool cover(std::uintptr_t address) {
+  const int count = used_slots.load();
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  for (int i = 0; i < count; ++i) {
+    Slot& slot = slots[i];
+    const std::uintptr_t begin = slot.begin.load(), end = slot.end.load();
+    if (begin == 0 || address < begin || address >= end) continue;
+    slot.cut.store(true);
+    const std::uintptr_t from = address / page * page;
+    return ::mmap(reinterpret_cast<void*>(from), end - from, PROT_READ,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+  }
+  return false;
+}
+
+// The address is in none of our mappings: call the previous handler. A second call from inside it
+// is fatal, so that two handlers cannot call each other forever.
+void pass_on(int signal, siginfo_t* info, void* context) {
+  const bool again = passing_on.exchange(true);
+  if (!again && (previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
+    previous.sa_sigaction(signal, info, context);
+  } else if (!again && previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(signal);
+  } else {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+  }
+  passing_on.store(false);
+}
+
+void on_bus_error(int signal, siginfo_t* info, void* context) {
+  const int error = errno;
+  if (!cover(reinterpret_cast<std::uintptr_t>(info->si_addr))) pass_on(signal, info, context);
+  errno = error;
+}
+
+// Called for every mapping, because a library loaded later (MPI's network layer) may have replaced
+// our handler.
+void install() {
+  struct sigaction now {};
+  if (::sigaction(SIGBUS, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == &on_bus_error) return;
+  previous = now;
+  struct sigaction ours {};
+  ours.sa_sigaction = &on_bus_error;
+  ours.sa_flags = SA_SIGINFO | SA_NODEFER;
+  ::sigaction(SIGBUS, &ours, nullptr);
 }
 
 }  // namespace
 
+MappingGuard::MappingGuard(const void* begin, std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  install();
+  if (!free_slots.empty()) {
+    slot_ = free_slots.back();
+    free_slots.pop_back();
+  } else if (used_slots.load() < kSlots) {
+    slot_ = used_slots.load();
+  } else {
+    return;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  Slot& slot = slots[slot_];
+  slot.cut.store(false);
+  slot.end.store(address + bytes);
+  slot.begin.store(address);
+  if (slot_ == used_slots.load()) used_slots.store(slot_ + 1);
+}
+
+MappingGuard::~MappingGuard() {
+  if (slot_ < 0) return;
+  const std::lock_guard lock(mutex);
+  slots[slot_].begin.store(0);
+  free_slots.push_back(slot_);
+}
+
+MappingGuard::MappingGuard(MappingGuard&& other) noexcept : slot_(std::exchange(other.slot_, -1)) {}
+
+MappingGuard& MappingGuard::operator=(MappingGuard&& other) noexcept {
+  std::swap(slot_, other.slot_);
+  return *this;
+}
+
+bool MappingGuard::cut() const {
+  return slot_ >= 0 && slots[slot_].cut.load(std::memory_order_relaxed);
+}
+
+namespace {
+
+std::string reason() { return std::strerror(errno); }
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (number_ >= 0) ::close(number_);
+}
+
 std::string read_text_file(const std::filesystem::path& path) {
-  const Descriptor descriptor{open_to_read(path)};
+  const FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (descriptor < 0) user_error("cannot open {}: {}", path.string(), reason());
   struct stat status {};
-  if (::fstat(descriptor.value, &status) != 0)
-    user_error("cannot read {}: {}", path.string(), reason());
+  if (::fstat(descriptor, &status) != 0) user_error("cannot read {}: {}", path.string(), reason());
   if (S_ISDIR(status.st_mode)) user_error("{} is a directory, a file is needed", path.string());
   // A pipe has no size, and a device may never end.
   constexpr std::size_t kMaxStreamBytes = 64 << 20, kBlock = 1 << 16;
@@ -49,7 +149,7 @@ std::string read_text_file(const std::filesystem::path& path) {
   if (file) text.reserve(static_cast<std::size_t>(status.st_size) + kBlock);
   for (std::size_t used = 0;;) {
     text.resize(used + kBlock);
-    const ssize_t bytes = ::read(descriptor.value, text.data() + used, kBlock);
+    const ssize_t bytes = ::read(descriptor, text.data() + used, kBlock);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0) user_error("cannot read {}: {}", path.string(), reason());
     used += static_cast<std::size_t>(bytes);
@@ -97,26 +197,25 @@ void append_to_file(const std::filesystem::path& path, std::string_view text) {
 }
 
 void drop_partial_line(const std::filesystem::path& path) {
-  const Descriptor file{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
-  if (file.value < 0 && errno == ENOENT) return;
-  const off_t size = file.value < 0 ? -1 : ::lseek(file.value, 0, SEEK_END);
+  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (file < 0 && errno == ENOENT) return;
+  const off_t size = file < 0 ? -1 : ::lseek(file, 0, SEEK_END);
   if (size < 0) failure("cannot open {}: {}", path.string(), reason());
   constexpr off_t kBlock = 4096;
   off_t whole = size;  // the end of the last complete line is at or before it
   for (char block[kBlock]; whole > 0;) {
     const off_t begin = std::max<off_t>(0, whole - kBlock);
-    const ssize_t bytes =
-        ::pread(file.value, block, static_cast<std::size_t>(whole - begin), begin);
+    const ssize_t bytes = ::pread(file, block, static_cast<std::size_t>(whole - begin), begin);
     if (bytes != whole - begin) failure("cannot read {}: {}", path.string(), reason());
     const std::size_t end = std::string_view(block, static_cast<std::size_t>(bytes)).rfind('\n');
     whole = end == std::string_view::npos ? begin : begin + static_cast<off_t>(end) + 1;
     if (end != std::string_view::npos) break;
   }
-  if (whole < size && ::ftruncate(file.value, whole) != 0)
+  if (whole < size && ::ftruncate(file, whole) != 0)
     failure("cannot shorten {}: {}", path.string(), reason());
 }
 
-int open_regular_file(const std::filesystem::path& path) {
+FileDescriptor open_regular_file(const std::filesystem::path& path) {
   struct stat status {};
   const auto refuse_others = [&] {
     if (S_ISREG(status.st_mode)) return;
@@ -128,27 +227,20 @@ int open_regular_file(const std::filesystem::path& path) {
   };
   // Check before opening: opening a pipe waits for its writer, or unblocks it.
   if (::stat(path.c_str(), &status) == 0) refuse_others();
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (descriptor < 0) user_error("cannot open {}: {}", path.string(), reason());
-  try {
-    if (::fstat(descriptor, &status) != 0)
-      user_error("cannot read {}: {}", path.string(), reason());
-    refuse_others();
-  } catch (...) {
-    ::close(descriptor);
-    throw;
-  }
+  if (::fstat(descriptor, &status) != 0) user_error("cannot read {}: {}", path.string(), reason());
+  refuse_others();
   return descriptor;
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const Descriptor descriptor{open_regular_file(path)};
+  const FileDescriptor descriptor = open_regular_file(path);
   struct stat status {};
-  if (::fstat(descriptor.value, &status) != 0)
-    user_error("cannot read {}: {}", path.string(), reason());
+  if (::fstat(descriptor, &status) != 0) user_error("cannot read {}: {}", path.string(), reason());
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;
-  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor.value, 0);
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (address == MAP_FAILED) user_error("cannot map {}: {}", path.string(), reason());
   data_ = static_cast<const std::byte*>(address);
   guard_ = MappingGuard(data_, size_);
@@ -230,18 +322,10 @@ ssize_t read_fully(int descriptor, std::uint64_t offset, std::size_t bytes, std:
 FileReader::FileReader(const std::filesystem::path& path)
     : path_(path), descriptor_(open_regular_file(path)) {
   struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) {
-    ::close(descriptor_);
-    user_error("cannot read {}: {}", path.string(), reason());
-  }
+  if (::fstat(descriptor_, &status) != 0) user_error("cannot read {}: {}", path.string(), reason());
   size_ = static_cast<std::uint64_t>(status.st_size);
   if (!is_cached(descriptor_, size_))
-    direct_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-}
-
-FileReader::~FileReader() {
-  ::close(descriptor_);
-  if (direct_ >= 0) ::close(direct_);
+    direct_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
 }
 
 std::byte* FileReader::read(std::uint64_t offset, std::size_t bytes, std::byte* buffer) const {
@@ -266,13 +350,10 @@ std::byte* FileReader::read(std::uint64_t offset, std::size_t bytes, std::byte* 
   return buffer;
 }
 
-FileWriter::FileWriter(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+FileWriter::FileWriter(const std::filesystem::path& path)
+    : path_(path),
+      descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0) failure("cannot create {}: {}", path.string(), reason());
-}
-
-FileWriter::~FileWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void FileWriter::write(const void* data, std::size_t bytes) {
@@ -289,17 +370,12 @@ void FileWriter::write(const void* data, std::size_t bytes) {
 void FileWriter::close(OnDisk on_disk) {
   if (on_disk == OnDisk::Now && ::fsync(descriptor_) != 0)
     failure("cannot sync {}: {}", path_.string(), reason());
-  if (::close(std::exchange(descriptor_, -1)) != 0)
-    failure("cannot close {}: {}", path_.string(), reason());
+  if (::close(descriptor_.release()) != 0) failure("cannot close {}: {}", path_.string(), reason());
 }
 
-OffsetWriter::OffsetWriter(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+OffsetWriter::OffsetWriter(const std::filesystem::path& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_WRONLY | O_CLOEXEC)) {
   if (descriptor_ < 0) failure("cannot open {}: {}", path.string(), reason());
-}
-
-OffsetWriter::~OffsetWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void OffsetWriter::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
@@ -321,29 +397,39 @@ void OffsetWriter::write_at(std::uint64_t offset, const void* data, std::size_t 
 
 void OffsetWriter::close() {
   if (::fsync(descriptor_) != 0) failure("cannot sync {}: {}", path_.string(), reason());
-  if (::close(std::exchange(descriptor_, -1)) != 0)
-    failure("cannot close {}: {}", path_.string(), reason());
+  if (::close(descriptor_.release()) != 0) failure("cannot close {}: {}", path_.string(), reason());
 }
 
-DirectoryLock::DirectoryLock(const std::filesystem::path& path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+DirectoryLock::DirectoryLock(const std::filesystem::path& path)
+    : descriptor_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (descriptor_ < 0) failure("cannot open {}: {}", path.string(), reason());
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
-  if (errno == EWOULDBLOCK) {
-    ::close(descriptor_);
+  if (errno == EWOULDBLOCK)
     user_error("another process is working in {}: wait for it or choose another directory",
                path.string());
-  }
   log_warning("cannot lock {} ({}): a second process in it would not be detected", path.string(),
               reason());
 }
 
-DirectoryLock::~DirectoryLock() { ::close(descriptor_); }
-
 void sync_directory(const std::filesystem::path& directory) {
-  const Descriptor descriptor{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (descriptor.value < 0 || ::fsync(descriptor.value) != 0)
+  const FileDescriptor descriptor{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (descriptor < 0 || ::fsync(descriptor) != 0)
     failure("cannot sync directory {}: {}", directory.string(), reason());
+}
+
+std::filesystem::path resolve_run_directory(
+    const std::filesystem::path& path,
+    const std::function<bool(const std::filesystem::path& directory)>& holds) {
+  if (holds(path)) return path;
+  const std::filesystem::path checkpoints = path / "checkpoints";
+  for (const std::filesystem::path& latest : {checkpoints / "latest", path / "latest"})
+    if (holds(latest)) return latest;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(checkpoints, ignored) &&
+      !std::filesystem::exists(checkpoints / "latest", ignored))
+    user_error("the run in {} has no checkpoint yet: {} is missing", path.string(),
+               (checkpoints / "latest").string());
+  return path;
 }
 
 }  // namespace kintsugi

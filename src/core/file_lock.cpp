@@ -44,37 +44,34 @@ std::string read_holder(int descriptor) {
 std::unique_ptr<FileLock> FileLock::try_take(const std::filesystem::path& path,
                                              std::string& holder) {
   for (;;) {
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (file < 0) failure("cannot create {}: {}", path.string(), std::strerror(errno));
     if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) {
         holder = read_holder(file);
-        ::close(file);
         return nullptr;
       }
       log_warning("cannot lock {} ({}): a second process would not be detected", path.string(),
                   std::strerror(errno));
     } else if (!still_there(file, path)) {
-      ::close(file);
       continue;
     }
     // Without the text, others only do not learn who holds the lock.
     const std::string text = own_name() + "\n";
     if (::ftruncate(file, 0) == 0) (void)!::pwrite(file, text.data(), text.size(), 0);
-    return std::unique_ptr<FileLock>(new FileLock(path, file, true));
+    return std::unique_ptr<FileLock>(new FileLock(path, std::move(file), true));
   }
 }
 
 std::unique_ptr<FileLock> FileLock::inherited(const std::filesystem::path& path, int descriptor) {
   if (descriptor < 0 || !still_there(descriptor, path)) return nullptr;
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  return std::unique_ptr<FileLock>(new FileLock(path, descriptor, false));
+  return std::unique_ptr<FileLock>(new FileLock(path, FileDescriptor(descriptor), false));
 }
 
 FileLock::~FileLock() {
   // Not the file of another holder, if the directory was replaced.
   if (own_ && still_there(descriptor_, path_)) ::unlink(path_.c_str());
-  ::close(descriptor_);
 }
 
 int FileLock::pass_on() const {

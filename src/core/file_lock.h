@@ -3,6 +3,9 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+
+#include "core/file.h"
 
 namespace kintsugi {
 
@@ -19,18 +22,16 @@ class FileLock {
   // Nothing if the descriptor is not that of the file.
   static std::unique_ptr<FileLock> inherited(const std::filesystem::path& path, int descriptor);
   ~FileLock();  // removes the file, unless it was inherited
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
 
   // Lets processes that this one starts from now on hold the lock too. Returns its descriptor.
   int pass_on() const;
 
  private:
-  FileLock(std::filesystem::path path, int descriptor, bool own)
-      : path_(std::move(path)), descriptor_(descriptor), own_(own) {}
+  FileLock(std::filesystem::path path, FileDescriptor descriptor, bool own)
+      : path_(std::move(path)), descriptor_(std::move(descriptor)), own_(own) {}
 
   std::filesystem::path path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
   bool own_;  // taken by this process
 };
 

@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace kintsugi {
 namespace {
@@ -27,7 +28,7 @@ constexpr std::size_t kMostStatusLine = 4096;
 
 // Neither the request line nor a header can be ended by a part of the address.
 bool is_plain(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7F; });
+  return std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7F; });
 }
 
 bool is_port(std::string_view text) {
@@ -35,21 +36,6 @@ bool is_port(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() && number > 0 && number < 65536;
 }
-
-// Closed also if the constructor of its owner throws.
-class PostDescriptor {
- public:
-  explicit PostDescriptor(int number) : number_(number) {}
-  ~PostDescriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  PostDescriptor(const PostDescriptor&) = delete;
-  PostDescriptor& operator=(const PostDescriptor&) = delete;
-  operator int() const { return number_; }
-
- private:
-  int number_;
-};
 
 class PostSocket {
  public:
@@ -102,7 +88,7 @@ class PostSocket {
     }
   }
 
-  PostDescriptor file_;
+  FileDescriptor file_;
   PostClock::time_point end_;
 };
 

@@ -7,9 +7,8 @@
 namespace kintsugi {
 
 double value_of(const ScalarValues& values, std::string_view key) {
-  const auto found = std::find_if(values.begin(), values.end(), [&](const ScalarValue& one) {
-    return one.of->names.json == key;
-  });
+  const auto found = std::ranges::find_if(
+      values, [&](const ScalarValue& one) { return one.of->names.json == key; });
   KINTSUGI_CHECK(found != values.end(), "the step has no {}", key);
   return found->value;
 }

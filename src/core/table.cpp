@@ -17,8 +17,8 @@ bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; 
 // Line ends and tabs are spaces.
 std::string in_one_line(std::string_view text) {
   std::string line = printable(text);
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::replace(line.begin(), line.end(), '\t', ' ');
+  std::ranges::replace(line, '\n', ' ');
+  std::ranges::replace(line, '\t', ' ');
   return line;
 }
 
@@ -36,8 +36,8 @@ bool is_markup(const std::string& text, std::size_t i) {
 
 // In characters, of which each has one byte that does not continue another.
 std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) >> 6) != 2; }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) >> 6) != 2; }));
 }
 
 std::string padded(const std::string& text, std::size_t width, bool right) {

@@ -3,44 +3,17 @@
 #include <chrono>
 #include <utility>
 
+#include "core/units.h"
+
 namespace kintsugi {
 
 std::string_view to_string(SpanKind kind) {
-  switch (kind) {
-    case SpanKind::Operation:
-      return "operation";
-    case SpanKind::Kernel:
-      return "kernel";
-    case SpanKind::Memcpy:
-      return "memcpy";
-    case SpanKind::Memset:
-      return "memset";
-    case SpanKind::Communication:
-      return "communication";
-    case SpanKind::Runtime:
-      return "runtime";
-    case SpanKind::Phase:
-      return "phase";
-    case SpanKind::Data:
-      return "data";
-    case SpanKind::Host:
-      return "host";
-  }
-  return "?";
+  return enum_name(kind, {"operation", "kernel", "memcpy", "memset", "communication", "runtime",
+                          "phase", "data", "host"});
 }
 
 std::string_view to_string(WorkKind kind) {
-  switch (kind) {
-    case WorkKind::Unknown:
-      return "unknown";
-    case WorkKind::Matmul:
-      return "matmul";
-    case WorkKind::Attention:
-      return "attention";
-    case WorkKind::Memory:
-      return "memory";
-  }
-  return "?";
+  return enum_name(kind, {"unknown", "matmul", "attention", "memory"});
 }
 
 double Trace::now() {

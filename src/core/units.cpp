@@ -3,14 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <ctime>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 
@@ -69,34 +67,14 @@ std::int64_t whole(double value, std::string_view text, const char* what) {
   return static_cast<std::int64_t>(value);
 }
 
-constexpr std::array<Unit, 8> kCountUnits = {{{"k", 1e3},
-                                              {"K", 1e3},
-                                              {"M", 1e6},
-                                              {"G", 1e9},
-                                              {"B", 1e9},
-                                              {"T", 1e12},
-                                              {"P", 1e15},
-                                              {"E", 1e18}}};
-constexpr std::array<Unit, 11> kByteUnits = {{{"B", 1},
-                                              {"kB", 1e3},
-                                              {"KB", 1e3},
-                                              {"MB", 1e6},
-                                              {"GB", 1e9},
-                                              {"TB", 1e12},
-                                              {"KiB", 0x1p10},
-                                              {"MiB", 0x1p20},
-                                              {"GiB", 0x1p30},
-                                              {"TiB", 0x1p40},
-                                              {"PiB", 0x1p50}}};
-constexpr std::array<Unit, 9> kTimeUnits = {{{"ms", 1e-3},
-                                             {"s", 1},
-                                             {"sec", 1},
-                                             {"m", 60},
-                                             {"min", 60},
-                                             {"h", 3600},
-                                             {"d", 86400},
-                                             {"day", 86400},
-                                             {"days", 86400}}};
+constexpr Unit kCountUnits[] = {{"k", 1e3}, {"K", 1e3},  {"M", 1e6},  {"G", 1e9},
+                                {"B", 1e9}, {"T", 1e12}, {"P", 1e15}, {"E", 1e18}};
+constexpr Unit kByteUnits[] = {{"B", 1},        {"kB", 1e3},     {"KB", 1e3},     {"MB", 1e6},
+                               {"GB", 1e9},     {"TB", 1e12},    {"KiB", 0x1p10}, {"MiB", 0x1p20},
+                               {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"PiB", 0x1p50}};
+constexpr Unit kTimeUnits[] = {{"ms", 1e-3}, {"s", 1},       {"sec", 1},
+                               {"m", 60},    {"min", 60},    {"h", 3600},
+                               {"d", 86400}, {"day", 86400}, {"days", 86400}};
 
 }  // namespace
 
@@ -129,10 +107,10 @@ double parse_duration_s(std::string_view text) {
     while (letters < rest.size() && std::isalpha(static_cast<unsigned char>(rest[letters])))
       ++letters;
     const std::string_view unit = rest.substr(0, letters);
-    const auto found = std::find_if(kTimeUnits.begin(), kTimeUnits.end(),
-                                    [&](const Unit& candidate) { return candidate.first == unit; });
+    const auto found = std::ranges::find_if(
+        kTimeUnits, [&](const Unit& candidate) { return candidate.first == unit; });
     if (unit.empty() && !any && rest.empty()) return checked(value);
-    any = found != kTimeUnits.end();
+    any = found != std::end(kTimeUnits);
     if (!any) break;  // also for a last number without a unit: "1h30" is ambiguous
     total += checked(value * found->second);
     rest = trimmed(rest.substr(letters));
@@ -188,7 +166,7 @@ std::string synonym_of(std::string_view word, const std::vector<Synonym>& synony
   for (char& c : plain)
     c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const Synonym& one : synonyms)
-    if (one.theirs == plain) return one.ours;
+    if (std::ranges::find(one.theirs, plain) != one.theirs.end()) return one.ours;
   return "";
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,18 +23,24 @@ std::string format_bytes(double bytes);       // 3.5 GiB
 std::string format_duration(double seconds);  // 1 h 05 min, 12.3 s
 std::string format_number(std::int64_t number, std::string_view thing);  // 1 GPU, 64 GPUs
 
-// The candidate closest to `word` by edit distance, or "" if none is close enough to be a typo.
-template <class Range>
-std::string nearest_word(std::string_view word, const Range& candidates);
+// The name of an enumeration's value; `names` are in the order of the values.
+template <class E>
+constexpr std::string_view enum_name(E value, std::initializer_list<std::string_view> names) {
+  const auto index = static_cast<std::size_t>(value);
+  return index < names.size() ? names.begin()[index] : "?";
+}
+
 int edit_distance(std::string_view a, std::string_view b);
 
-// A name in other programs, and our name for the same thing.
+// Our name for a thing, and its names in other programs.
 struct Synonym {
-  std::string theirs, ours;
+  std::string ours;
+  std::vector<std::string> theirs;
 };
 // Our name for `word`; case, "-" and "_" do not matter. "" if there is none.
 std::string synonym_of(std::string_view word, const std::vector<Synonym>& synonyms);
 
+// The candidate closest to `word` by edit distance, or "" if none is close enough to be a typo.
 template <class Range>
 std::string nearest_word(std::string_view word, const Range& candidates) {
   std::string best;

@@ -213,7 +213,7 @@ void apply_override(YAML::Node& root, const std::string& assignment) {
   if (key.empty() || key.front() == '.' || key.back() == '.' ||
       key.find("..") != std::string::npos || key.find_first_of(" \t\n[]{}") != std::string::npos)
     user_error("{}: '{}' is not a key: write for example optimizer.lr=3e-4", source, key);
-  if (std::count(key.begin(), key.end(), '.') >= kMaxDepth)
+  if (std::ranges::count(key, '.') >= kMaxDepth)
     user_error("{}: the key has too many levels", source);
   const YAML::Node value = without_marks(load_yaml(assignment.substr(key.size() + 1), source));
   try {

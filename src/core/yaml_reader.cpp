@@ -7,8 +7,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/units.h"
-
 namespace kintsugi {
 
 // ---- scalars
@@ -51,26 +49,6 @@ std::uint64_t YamlScalar<std::uint64_t>::parse(const std::string& text) {
   return static_cast<std::uint64_t>(value);
 }
 
-std::optional<std::int64_t> YamlScalar<std::optional<std::int64_t>>::parse(
-    const std::string& text) {
-  if (text == "auto") return {};
-  return YamlScalar<std::int64_t>::parse(text);
-}
-
-std::string YamlScalar<std::optional<std::int64_t>>::format(
-    const std::optional<std::int64_t>& value) {
-  return value ? std::to_string(*value) : "auto";
-}
-
-std::optional<double> YamlScalar<std::optional<double>>::parse(const std::string& text) {
-  if (text == "auto") return {};
-  return YamlScalar<double>::parse(text);
-}
-
-std::string YamlScalar<std::optional<double>>::format(const std::optional<double>& value) {
-  return value ? YamlScalar<double>::format(*value) : "auto";
-}
-
 // The shortest decimal number that parses to the same value.
 std::string YamlScalar<double>::format(double value) { return fmt::format("{}", value); }
 
@@ -88,7 +66,7 @@ std::string YamlScalar<std::string>::format(const std::string& value) {
            c == '/' || c == '.' || c == '-';
   };
   const bool null = value == "null" || value == "Null" || value == "NULL";
-  if (!null && std::all_of(value.begin(), value.end(), plain) && !value.starts_with('-') &&
+  if (!null && std::ranges::all_of(value, plain) && !value.starts_with('-') &&
       !value.starts_with('.'))
     return value;
   std::string quoted = "\"";
@@ -114,7 +92,7 @@ std::string joined(std::span<const std::string_view> words) {
 }
 
 std::size_t parse_word(const std::string& text, std::span<const std::string_view> words) {
-  const auto at = std::find(words.begin(), words.end(), text);
+  const auto at = std::ranges::find(words, text);
   if (at == words.end()) user_error("'{}' is not {}", text, joined(words));
   return static_cast<std::size_t>(at - words.begin());
 }
@@ -203,8 +181,8 @@ void YamlReader::operator()(const char* key, std::vector<std::string>& values, S
       complain(key, fmt::format("a string is expected in the list, found {}", in_words(item)));
     std::string checked = item.Scalar();
     if (kind == StringKind::Text)
-      std::replace_if(
-          checked.begin(), checked.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+      std::ranges::replace_if(
+          checked, [](char c) { return c == '\n' || c == '\t'; }, ' ');
     parse<std::string>(key, checked, {});
     values.push_back(item.Scalar());
   }
@@ -268,7 +246,7 @@ std::optional<std::vector<YamlReader>> YamlReader::sections(const char* key) {
 void YamlReader::refuse_other_keys() const {
   for (const auto& item : *node_) {
     const std::string key = item.first.Scalar();
-    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    if (std::ranges::find(known_, key) != known_.end()) continue;
     const std::string where = document_->where(prefix_ + key, item.first.Mark().line);
     const std::string near = nearest_word(key, known_);
     std::string hint = near.empty() ? "" : prefix_ + near;
@@ -315,8 +293,8 @@ void YamlWriter::operator()(const char* key,
 
 void YamlWriter::block(const char* key, const std::string& lines, const std::string& remark) {
   std::string comment = remark.empty() ? "" : "# " + remark;
-  std::replace_if(
-      comment.begin(), comment.end(), [](unsigned char c) { return c < 0x20; }, '?');
+  std::ranges::replace_if(
+      comment, [](unsigned char c) { return c < 0x20; }, '?');
   line(key, comment);
   std::string_view rest = lines;
   while (!rest.empty()) {

@@ -89,39 +89,38 @@ struct YamlScalar<std::optional<std::string>> {
   static std::optional<std::string> parse(const std::string& text);
   static std::string format(const std::optional<std::string>& value);
 };
-// A whole number, or "auto".
-template <>
-struct YamlScalar<std::optional<std::int64_t>> {
-  static std::string expected() { return "auto or a whole number"; }
-  static std::optional<std::int64_t> parse(const std::string& text);
-  static std::string format(const std::optional<std::int64_t>& value);
-};
-
 // A number, or "auto".
-template <>
-struct YamlScalar<std::optional<double>> {
-  static std::string expected() { return "auto or a number"; }
-  static std::optional<double> parse(const std::string& text);
-  static std::string format(const std::optional<double>& value);
+template <class T>
+requires std::is_arithmetic_v<T>
+struct YamlScalar<std::optional<T>> {
+  static std::string expected() { return "auto or " + YamlScalar<T>::expected(); }
+  static std::optional<T> parse(const std::string& text) {
+    if (text == "auto") return {};
+    return YamlScalar<T>::parse(text);
+  }
+  static std::string format(const std::optional<T>& value) {
+    return value ? YamlScalar<T>::format(*value) : "auto";
+  }
 };
 
 std::size_t parse_word(const std::string& text, std::span<const std::string_view> words);
 std::string joined(std::span<const std::string_view> words);  // "a, b or c"
 
-// Specialize it with `static constexpr std::array words`: the words of an enumeration in the order
-// of its values.
+// Specialize it with EnumWords: those of an enumeration in the order of its values.
+template <std::size_t N>
+using EnumWords = std::array<std::string_view, N>;
 template <class E>
-struct EnumWords;
+constexpr std::nullptr_t kEnumWords = nullptr;
 
 template <class E>
 requires std::is_enum_v<E>
 struct YamlScalar<E> {
-  static std::string expected() { return joined(EnumWords<E>::words); }
+  static std::string expected() { return joined(kEnumWords<E>); }
   static E parse(const std::string& text) {
-    return static_cast<E>(parse_word(text, EnumWords<E>::words));
+    return static_cast<E>(parse_word(text, kEnumWords<E>));
   }
   static std::string format(E value) {
-    return std::string(EnumWords<E>::words.at(static_cast<std::size_t>(value)));
+    return std::string(kEnumWords<E>.at(static_cast<std::size_t>(value)));
   }
 };
 

@@ -90,7 +90,7 @@ json load(const fs::path& path) {
   if (!fs::exists(path, error) && !error) return empty_document();
   std::string text;
   try {
-    ::close(open_regular_file(path));  // never waits for the writer of a pipe
+    open_regular_file(path);  // never waits for the writer of a pipe
     if (fs::file_size(path, error) <= kMostBytes) text = read_text_file(path);
   } catch (const UserError& problem) {
     throw Failure(problem.what());

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/exit_code.h"
+#include "core/error.h"
 
 namespace kintsugi {
 namespace {

@@ -18,7 +18,6 @@
 #include "comm/launch_environment.h"
 #include "core/child_output.h"
 #include "core/error.h"
-#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -30,8 +29,8 @@
 #include "train/config/config.h"
 #include "train/engine_options.h"
 #include "train/run_lock.h"
-#include "train/signals.h"
 #include "train/startup.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

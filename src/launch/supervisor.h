@@ -69,7 +69,7 @@ class Supervisor {
  public:
   explicit Supervisor(JobDescription job, SupervisorOptions options = {});
 
-  // Returns the exit code of the job (core/exit_code.h). SIGTERM, SIGUSR1, SIGINT and SIGHUP ask
+  // Returns the exit code of the job (core/error.h). SIGTERM, SIGUSR1, SIGINT and SIGHUP ask
   // the run to save and stop. A second SIGINT ends this process at once; the ranks notice that,
   // save and stop.
   int run();

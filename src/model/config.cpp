@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/run_directory.h"
 #include "core/units.h"
 #include "model/adapter/peft_config.h"
 #include "model/families/family.h"
@@ -67,8 +66,8 @@ void shorten(std::vector<LayerType>& types) {
 }
 
 void check_windows(ModelConfig& config) {
-  const bool sliding = std::find(config.layer_types.begin(), config.layer_types.end(),
-                                 LayerType::Sliding) != config.layer_types.end();
+  const bool sliding =
+      std::ranges::find(config.layer_types, LayerType::Sliding) != config.layer_types.end();
   if (!family_info(config.family).windows && (sliding || config.sliding_window != 0))
     user_error(
         "sliding windows are set, but family {} has none: remove sliding_window and "
@@ -126,9 +125,9 @@ void complete_classifier(ModelConfig& config) {
                config.labels.front());
   check_size("the number of labels", std::ssize(config.labels));
   std::vector<std::string_view> sorted(config.labels.begin(), config.labels.end());
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   if (sorted.front().empty()) user_error("a label is empty: give every label a name");
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  const auto twice = std::ranges::adjacent_find(sorted);
   if (twice != sorted.end()) user_error("label '{}' is listed twice: remove one", *twice);
   config.tied = false;
   if (config.pad_token < 0) config.pad_token = config.eos_token;
@@ -278,8 +277,7 @@ bool holds_weights(const std::filesystem::path& directory) {
 
 ModelConfig resolve_model(const std::string& name_or_path) {
   const auto names = preset_names();
-  if (std::find(names.begin(), names.end(), name_or_path) != names.end())
-    return load_preset(name_or_path);
+  if (std::ranges::find(names, name_or_path) != names.end()) return load_preset(name_or_path);
 
   const std::filesystem::path path = name_or_path;
   std::error_code ignored;

@@ -3,8 +3,19 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace kintsugi {
+
+std::string_view to_string(Recompute recompute) {
+  return enum_name(recompute, {"none", "selective", "full"});
+}
+
+Recompute parse_recompute(std::string_view text) {
+  for (const Recompute mode : {Recompute::None, Recompute::Selective, Recompute::Full})
+    if (text == to_string(mode)) return mode;
+  user_error("'{}' is not a recompute mode: none, selective or full", text);
+}
 
 Shape TensorSpec::shape(const BatchSize& size) const {
   const std::int64_t rows = per == Per::Row        ? size.rows()
@@ -77,7 +88,7 @@ int Declaration::add(Parameter parameter, const Options& options) {
 }
 
 void Declaration::use_fp8(int matrix) {
-  const auto found = std::find(ids_.begin(), ids_.end(), matrix);
+  const auto found = std::ranges::find(ids_, matrix);
   for (auto i = static_cast<std::size_t>(found - ids_.begin()); i < ids_.size(); ++i) {
     if (ids_[i] != matrix && !parameters_[i].packed) return;
     parameters_[i].fp8 = true;
@@ -101,8 +112,7 @@ Workspace Declaration::workspace(const TensorSpec& spec) {
 std::vector<int> Declaration::buckets() const {
   std::vector<int> found;
   for (const int id : ids_)
-    if (const int bucket = (*set_)[id].bucket;
-        std::find(found.begin(), found.end(), bucket) == found.end())
+    if (const int bucket = (*set_)[id].bucket; std::ranges::find(found, bucket) == found.end())
       found.push_back(bucket);
   return found;
 }

@@ -8,10 +8,16 @@
 #include <vector>
 
 #include "model/parameter_set.h"
-#include "model/recompute.h"
 #include "model/spec.h"
 
 namespace kintsugi {
+
+// What a block drops after its forward and recomputes in its backward. (Attention scores are never
+// saved.) Selective: norm outputs and MLP activations, which need no matmul. Full: everything but
+// the block's input.
+enum class Recompute : std::uint8_t { None, Selective, Full };
+std::string_view to_string(Recompute recompute);
+Recompute parse_recompute(std::string_view text);
 
 // The tokens of one micro-batch on one rank. With sequence parallelism, the rows of the residual
 // stream are split evenly over `row_parts` ranks.

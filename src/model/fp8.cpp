@@ -13,7 +13,7 @@ namespace kintsugi {
 namespace {
 
 bool has(const std::vector<std::string>& filter, std::string_view site) {
-  return std::find(filter.begin(), filter.end(), site) != filter.end();
+  return std::ranges::find(filter, site) != filter.end();
 }
 
 }  // namespace
@@ -23,7 +23,7 @@ void add_fp8(ModelSpec& model, const Fp8Config& fp8) {
   const auto layers = static_cast<std::int64_t>(model.layers.size());
   int sites = 0;
   for (std::int64_t i = fp8.bf16_layers.first; i < layers - fp8.bf16_layers.last; ++i)
-    for (const LinearUse& use : model.layers[static_cast<std::size_t>(i)].linears())
+    for (const LinearUse& use : model.layers[i].linears())
       if (!has(fp8.filter, use.site))
         use.linear->fp8 = Fp8Spec{.one_scale = fp8.recipe == Fp8Recipe::Tensorwise,
                                   .power_of_two = fp8.power_of_two_scales,

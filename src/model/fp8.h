@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/spec.h"
-#include "tensor/quantized.h"
+#include "tensor/tensor.h"
 
 namespace kintsugi {
 

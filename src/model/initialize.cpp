@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <ranges>
-#include <vector>
 
 #include "core/hash.h"
 #include "core/philox.h"
-#include "model/fingerprint.h"
-#include "model/stored_model.h"
 
 namespace kintsugi {
 namespace {
@@ -23,8 +20,7 @@ void check_tensor(const SafetensorsModel::Location& found, const Parameter& para
         "missing",
         where, prefix, parameter.name);
   bool same = found.entry->shape.size() == static_cast<std::size_t>(shape.rank());
-  for (int i = 0; same && i < shape.rank(); ++i)
-    same = found.entry->shape[static_cast<std::size_t>(i)] == shape[i];
+  for (int i = 0; same && i < shape.rank(); ++i) same = found.entry->shape[i] == shape[i];
   if (!same)
     user_error("{} in {} has shape [{}], the configuration needs {}", parameter.name,
                found.file->path().string(), fmt::join(found.entry->shape, ", "), to_string(shape));
@@ -115,7 +111,7 @@ void FreshParameters::fill_parameter(Backend& backend, const Tensor& destination
 // ---- from files
 
 bool GrownTables::has(const Parameter& parameter) const {
-  return std::find(names.begin(), names.end(), parameter.name) != names.end();
+  return std::ranges::find(names, parameter.name) != names.end();
 }
 
 Shape GrownTables::stored(const Parameter& parameter) const {
@@ -126,9 +122,8 @@ namespace {
 
 // The mean of rows of a stored matrix. They are summed in fp64 in the order given, so that the
 // result does not depend on the layout.
-template <class Rows>
 std::vector<double> mean_of_rows(const SafetensorsModel::Location& stored, const Shape& shape,
-                                 const Rows& rows) {
+                                 const auto& rows) {
   const auto columns = static_cast<std::size_t>(shape[1]);
   std::vector<double> sum(columns, 0.0);
   visit_float(*stored.entry->dtype, [&]<class T>() {

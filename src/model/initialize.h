@@ -8,10 +8,10 @@
 
 #include "backend/backend.h"
 #include "core/progress.h"
-#include "model/checksums.h"
-#include "model/file_loader.h"
+#include "model/files/file_loader.h"
+#include "model/files/fingerprint.h"
+#include "model/files/stored_model.h"
 #include "model/parameter_store.h"
-#include "model/unused_weights.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/pattern.h"
 
 namespace kintsugi {
 namespace {
@@ -24,15 +23,32 @@ bool names_module(std::string_view target, std::string_view module) {
 }
 
 bool names_module(const std::vector<std::string>& targets, std::string_view module) {
-  return std::any_of(targets.begin(), targets.end(),
-                     [&](const std::string& target) { return names_module(target, module); });
+  return std::ranges::any_of(
+      targets, [&](const std::string& target) { return names_module(target, module); });
 }
 
 // Calls f(use) for each matmul of a block.
-template <class F>
-void for_each_linear(ModelSpec& model, const F& f) {
+void for_each_linear(ModelSpec& model, const auto& f) {
   for (LayerSpec& layer : model.layers)
     for (const LinearUse& use : layer.linears()) f(use);
+}
+
+// Whether the text matches a pattern in which * stands for any text and ? for any character.
+bool matches(std::string_view pattern, std::string_view text) {
+  constexpr std::size_t kNone = std::string_view::npos;
+  std::size_t p = 0, star = kNone, resume = 0;
+  for (std::size_t t = 0; t < text.size();) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t]) && pattern[p] != '*') {
+      ++p, ++t;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++, resume = t;
+    } else if (star != kNone) {
+      p = star + 1, t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == kNone;
 }
 
 bool matches_parameter(std::string_view pattern, std::string_view name) {
@@ -43,12 +59,11 @@ bool matches_parameter(std::string_view pattern, std::string_view name) {
 
 void add_adapters(ModelSpec& model, const LoraConfig& lora) {
   if (!lora.on()) return;
-  const bool all =
-      std::find(lora.targets.begin(), lora.targets.end(), kAllLinear) != lora.targets.end();
+  const bool all = std::ranges::find(lora.targets, kAllLinear) != lora.targets.end();
   for_each_linear(model, [&](const LinearUse& use) {
     LinearSpec& linear = *use.linear;
     const auto by_default = [&](std::size_t i) {
-      return std::find(use.adapted.begin(), use.adapted.end(), i) != use.adapted.end();
+      return std::ranges::find(use.adapted, i) != use.adapted.end();
     };
     AdapterSpec adapters{.r = lora.r, .scale = lora.scale(), .dropout = lora.dropout};
     bool any = false;
@@ -65,8 +80,9 @@ void add_adapters(ModelSpec& model, const LoraConfig& lora) {
 
 bool is_trained(const ModelConfig& config, const Parameter& parameter) {
   const std::string& name = parameter.name;
-  if (std::any_of(config.freeze.begin(), config.freeze.end(),
-                  [&](const std::string& pattern) { return matches_parameter(pattern, name); }))
+  if (std::ranges::any_of(config.freeze, [&](const std::string& pattern) {
+        return matches_parameter(pattern, name);
+      }))
     return false;
   if (!config.lora.on() || parameter.group == ParameterGroup::Adapter) return true;
   if (!config.labels.empty() && parameter.group == ParameterGroup::Head) return true;
@@ -89,7 +105,7 @@ void check_trained(const ModelConfig& config) {
   const ParameterSet set(config);
   const auto& all = set.parameters();
   for (const std::string& pattern : config.freeze)
-    if (std::none_of(all.begin(), all.end(), [&](const Parameter& parameter) {
+    if (std::ranges::none_of(all, [&](const Parameter& parameter) {
           return matches_parameter(pattern, parameter.name);
         }))
       user_error(
@@ -118,7 +134,7 @@ void check_trained(const ModelConfig& config) {
                  target, fmt::join(modules, ", "));
   }
   for (const std::string& module : config.lora.train)
-    if (std::none_of(all.begin(), all.end(), [&](const Parameter& parameter) {
+    if (std::ranges::none_of(all, [&](const Parameter& parameter) {
           return names_module(module, module_of(parameter.name));
         }))
       user_error("adapter.train: the model has no module named {}", module);
@@ -139,7 +155,7 @@ void check_trained(const ModelConfig& config) {
           "freeze: {} is frozen and {} is not, but they are computed as one matrix: freeze all of "
           "them or none",
           all[all[i].trained ? i - 1 : i].name, all[all[i].trained ? i : i - 1].name);
-  if (std::none_of(all.begin(), all.end(), [](const Parameter& p) { return p.trained; }))
+  if (std::ranges::none_of(all, [](const Parameter& p) { return p.trained; }))
     user_error("freeze matches every parameter, so there is nothing to train: remove a pattern");
 }
 

@@ -33,8 +33,8 @@ TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t s
   // Forward and backward together: three times forward, below the lowest trained layer once.
   TrainingFlops sum{.linear = 3 * head.flops().linear};
   for (int layer = 0; layer < static_cast<int>(model.layers.size()); ++layer) {
-    const LayerFlops forward = forward_flops(model.layers[static_cast<std::size_t>(layer)],
-                                             model.hidden_size, sequence_length);
+    const LayerFlops forward =
+        forward_flops(model.layers[layer], model.hidden_size, sequence_length);
     const double times = layer < first_trained ? 1 : 3;
     sum.linear += times * forward.linear;
     sum.attention_causal += times * forward.mixing_causal;
@@ -43,7 +43,7 @@ TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t s
   // Without the gradients of matrices that are not trained.
   const ParameterSet set(config);
   for (const Parameter& parameter : set.parameters()) {
-    const Bucket& bucket = set.buckets()[static_cast<std::size_t>(parameter.bucket)];
+    const Bucket& bucket = set.buckets()[parameter.bucket];
     const bool counted = bucket.role != Bucket::Role::Block || bucket.layer >= first_trained;
     if (!parameter.trained && counted) sum.linear -= parameter.flops;
   }

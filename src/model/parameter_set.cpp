@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/units.h"
 #include "model/block.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
@@ -25,23 +26,8 @@ constexpr int kTableBucket = 0, kEmbeddingBucket = 1, kFirstBlockBucket = 2;
 }  // namespace
 
 std::string_view to_string(ParameterGroup group) {
-  switch (group) {
-    case ParameterGroup::Embedding:
-      return "embedding";
-    case ParameterGroup::Attention:
-      return "attention";
-    case ParameterGroup::Retention:
-      return "retention";
-    case ParameterGroup::Mlp:
-      return "mlp";
-    case ParameterGroup::Norm:
-      return "norm";
-    case ParameterGroup::Head:
-      return "head";
-    case ParameterGroup::Adapter:
-      return "adapter";
-  }
-  return "?";
+  return enum_name(group,
+                   {"embedding", "attention", "retention", "mlp", "norm", "head", "adapter"});
 }
 
 ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, whole_model(config)) {}
@@ -92,8 +78,8 @@ void ParameterSet::assign_offsets(int layers) {
   const auto order = [](const Parameter& p) {
     return std::tuple(p.bucket, p.data, !p.trained, !p.fp8, !p.decay);
   };
-  std::stable_sort(parameters_.begin(), parameters_.end(),
-                   [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });
+  std::ranges::stable_sort(
+      parameters_, [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });
   const auto role = [&](int bucket) {
     if (bucket == kTableBucket) return Bucket::Role::Table;
     if (bucket == kEmbeddingBucket) return Bucket::Role::Embedding;

@@ -70,9 +70,9 @@ std::vector<double> rope_table(const RopeSpec& spec, std::int64_t positions) {
   std::vector<double> table(static_cast<std::size_t>(positions * spec.dim));
   for (std::int64_t position = 0; position < positions; ++position)
     for (std::int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)];
-      table[static_cast<std::size_t>(position * spec.dim + i)] = factor * std::cos(angle);
-      table[static_cast<std::size_t>(position * spec.dim + half + i)] = factor * std::sin(angle);
+      const double angle = static_cast<double>(position) * frequencies[i];
+      table[position * spec.dim + i] = factor * std::cos(angle);
+      table[position * spec.dim + half + i] = factor * std::sin(angle);
     }
   return table;
 }
@@ -99,8 +99,8 @@ std::vector<float> retention_decays(std::int64_t heads) {
 }
 
 Tensor PositionTables::rope(const RopeSpec& spec) const {
-  const auto found = std::find_if(ropes.begin(), ropes.end(),
-                                  [&](const auto& entry) { return entry.first == spec; });
+  const auto found =
+      std::ranges::find_if(ropes, [&](const auto& entry) { return entry.first == spec; });
   KINTSUGI_CHECK(found != ropes.end(), "there is no RoPE table of dimension {}", spec.dim);
   return found->second;
 }

@@ -36,8 +36,7 @@ struct KeyOrigin {
 
 // `where` names the file, the line and the key; the parsers of core/units.h report what is wrong
 // with the value.
-template <class Parse>
-auto parsed(const YAML::Node& node, const std::string& where, const char* expected, Parse parse) {
+auto parsed(const YAML::Node& node, const std::string& where, const char* expected, auto parse) {
   if (!node.IsScalar()) user_error("{}: must be {}, not {}", where, expected, in_words(node));
   try {
     return parse(node.Scalar());
@@ -88,7 +87,7 @@ void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const
 [[noreturn]] void unknown_key(const std::string& where, const KeyOrigin& origin,
                               const std::string& key, const std::vector<std::string>& known) {
   std::string near = synonym_of(key, model_synonyms());
-  if (std::find(known.begin(), known.end(), near) == known.end()) near = nearest_word(key, known);
+  if (std::ranges::find(known, near) == known.end()) near = nearest_word(key, known);
   if (!near.empty())
     user_error("{}: unknown key '{}{}'; did you mean '{}'?", where, origin.prefix, key, near);
   user_error("{}: unknown key '{}{}'; the keys are {}", where, origin.prefix, key,
@@ -97,16 +96,14 @@ void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const
 
 // Sets the fields that the map names. `visit_fields` visits all fields; keys in `others` are
 // accepted and left to the caller.
-template <class VisitFields>
 void read_map(const YAML::Node& map, const KeyOrigin& origin,
-              const std::vector<std::string>& others, VisitFields visit_fields) {
+              const std::vector<std::string>& others, auto visit_fields) {
   std::vector<std::string> known = others;
   visit_fields([&](const char* name, auto&) { known.emplace_back(name); });
   for (const auto& item : map) {
     const std::string line = origin.at(item.first);
     const std::string key = item.first.Scalar();
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      unknown_key(line, origin, key, known);
+    if (std::ranges::find(known, key) == known.end()) unknown_key(line, origin, key, known);
     const std::string where = fmt::format("{}: {}{}", line, origin.prefix, key);
     const KeyOrigin inside{origin.source, origin.prefix + key + "."};
     visit_fields([&](const char* name, auto& field) {
@@ -255,7 +252,7 @@ bool fits_any_weights(const std::string& field, const ModelConfig& model) {
                                                   "bos_token",      "eos_token",   "pad_token"};
   if (field == "vocab_size") return true;  // may grow
   if (field == "max_positions") return model.positions() != PositionKind::Learned;
-  return std::find(fields.begin(), fields.end(), field) != fields.end();
+  return std::ranges::find(fields, field) != fields.end();
 }
 
 struct Difference {
@@ -305,56 +302,24 @@ std::string other_shape(const ModelConfig& stored, const ModelConfig& config) {
 
 const std::vector<Synonym>& model_synonyms() {
   static const std::vector<Synonym> all = {
-      {"model_type", "family"},
-      {"architecture", "family"},
-      {"vocabulary_size", "vocab_size"},
-      {"padded_vocab_size", "vocab_size"},
-      {"n_vocab", "vocab_size"},
-      {"d_model", "hidden_size"},
-      {"n_embd", "hidden_size"},
-      {"dim", "hidden_size"},
-      {"embedding_size", "hidden_size"},
-      {"num_layers", "layers"},
-      {"num_hidden_layers", "layers"},
-      {"n_layers", "layers"},
-      {"n_layer", "layers"},
-      {"depth", "layers"},
-      {"num_heads", "heads"},
-      {"num_attention_heads", "heads"},
-      {"n_heads", "heads"},
-      {"n_head", "heads"},
-      {"num_kv_heads", "kv_heads"},
-      {"num_key_value_heads", "kv_heads"},
-      {"num_query_groups", "kv_heads"},
-      {"n_kv_heads", "kv_heads"},
-      {"kv_channels", "head_dim"},
-      {"head_size", "head_dim"},
-      {"intermediate_size", "ffn_size"},
-      {"ffn_hidden_size", "ffn_size"},
-      {"ffn_dim", "ffn_size"},
-      {"n_inner", "ffn_size"},
-      {"max_position_embeddings", "max_positions"},
-      {"n_positions", "max_positions"},
-      {"n_ctx", "max_positions"},
-      {"rms_norm_eps", "norm_eps"},
-      {"layer_norm_eps", "norm_eps"},
-      {"layer_norm_epsilon", "norm_eps"},
-      {"layernorm_epsilon", "norm_eps"},
-      {"rotary_base", "rope_theta"},
-      {"rope_base", "rope_theta"},
-      {"tie_word_embeddings", "tied"},
-      {"tie_embeddings", "tied"},
-      {"initializer_range", "init_std"},
-      {"init_method_std", "init_std"},
-      {"bos_token_id", "bos_token"},
-      {"eos_token_id", "eos_token"},
-      {"pad_token_id", "pad_token"},
-      {"id2label", "labels"},
-      {"load_path", "init"},
-      {"initial_load_path", "init"},
-      {"init_from", "init"},
-      {"pretrained", "init"},
-      {"weights", "init"},
+      {"family", {"model_type", "architecture"}},
+      {"vocab_size", {"vocabulary_size", "padded_vocab_size", "n_vocab"}},
+      {"hidden_size", {"d_model", "n_embd", "dim", "embedding_size"}},
+      {"layers", {"num_layers", "num_hidden_layers", "n_layers", "n_layer", "depth"}},
+      {"heads", {"num_heads", "num_attention_heads", "n_heads", "n_head"}},
+      {"kv_heads", {"num_kv_heads", "num_key_value_heads", "num_query_groups", "n_kv_heads"}},
+      {"head_dim", {"kv_channels", "head_size"}},
+      {"ffn_size", {"intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"}},
+      {"max_positions", {"max_position_embeddings", "n_positions", "n_ctx"}},
+      {"norm_eps", {"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"}},
+      {"rope_theta", {"rotary_base", "rope_base"}},
+      {"tied", {"tie_word_embeddings", "tie_embeddings"}},
+      {"init_std", {"initializer_range", "init_method_std"}},
+      {"bos_token", {"bos_token_id"}},
+      {"eos_token", {"eos_token_id"}},
+      {"pad_token", {"pad_token_id"}},
+      {"labels", {"id2label"}},
+      {"init", {"load_path", "initial_load_path", "init_from", "pretrained", "weights"}},
   };
   return all;
 }

@@ -1,12 +1,55 @@
 #include "model/stage.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "backend/phase.h"
-#include "model/context_shard.h"
 #include "model/lora.h"
+#include "model/shard.h"
 
 namespace kintsugi {
+
+PreferenceLoss::PreferenceLoss(Arena& arena, DType dtype, std::int64_t tokens, int context,
+                               const PreferenceOptions& options)
+    : options_(options) {
+  const auto take = [&](std::int64_t elements) {
+    return arena.allocate(Region::Workspace, "preference loss", dtype, {elements});
+  };
+  sums_ = take(most_sequences(tokens, context));
+  weights_ = take(tokens);
+}
+
+Tensor PreferenceLoss::weigh(const LayerRun& run, Tensor losses, Tensor totals) const {
+  const MicroBatch& batch = run.batch;
+  const Tensor weights = weights_.rows(0, batch.tokens());
+  run.backend().range_sums(sums_, losses, batch.pair_ranges);
+  if (Communicator* group = run.context.context; group != nullptr)
+    group->wait(group->all_reduce(sums_));
+  run.backend().preference_loss(weights, totals, sums_, batch.pair_reference, batch.pair_ranges,
+                                options_);
+  return weights;
+}
+
+InputOffload::InputOffload(Backend& backend, Arena& arena, DType dtype, Shape shape)
+    : backend_(&backend) {
+  for (Buffer& buffer : buffers_)
+    buffer.tensor = arena.allocate(Region::Activations, "block input staging", dtype, shape);
+}
+
+void InputOffload::reclaim(int block) { backend_->wait(std::exchange(at(block).to_host, {})); }
+
+void InputOffload::send(int block, Tensor host) {
+  const Tensor from = at(block).tensor.rows(0, host.extent(0));
+  at(block).to_host = backend_->to_host(host, from);
+}
+
+void InputOffload::fetch(int block, Tensor host) {
+  reclaim(block);
+  const Tensor to = at(block).tensor.rows(0, host.extent(0));
+  at(block).to_device = backend_->to_device(to, host);
+}
+
+void InputOffload::receive(int block) { backend_->wait(std::exchange(at(block).to_device, {})); }
+
 namespace {
 
 BatchSize largest_micro_batch(const StageOptions& options, const ModelGroups& groups) {
@@ -71,8 +114,7 @@ void StageScratch::allocate_sums(Arena& arena, const std::vector<Declaration>& b
   LayerSums& sums = context_.sums;
   for (const Declaration& block : blocks)
     for (const std::string_view name : block.sums())
-      if (std::find(sums.names.begin(), sums.names.end(), name) == sums.names.end())
-        sums.names.push_back(name);
+      if (std::ranges::find(sums.names, name) == sums.names.end()) sums.names.push_back(name);
   if (!sums.names.empty())
     sums.values = arena.allocate(Region::Workspace, "scalars",
                                  accumulator_of(context_.store->dtype()), {std::ssize(sums.names)});
@@ -139,7 +181,7 @@ StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int
 namespace {
 
 int buffers_of(const std::vector<int>& slots) {
-  return slots.empty() ? 0 : 1 + *std::max_element(slots.begin(), slots.end());
+  return slots.empty() ? 0 : 1 + *std::ranges::max_element(slots);
 }
 
 // Names the operations of a part of the model in a trace.
@@ -193,8 +235,8 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StageLayers& range
   if (!range.head) return;
   head_.emplace(model);
   for (const int bucket : declared(*head_).buckets())
-    if (!tied_in_stage() || std::find(embedding_buckets_.begin(), embedding_buckets_.end(),
-                                      bucket) == embedding_buckets_.end())
+    if (!tied_in_stage() ||
+        std::ranges::find(embedding_buckets_, bucket) == embedding_buckets_.end())
       head_buckets_.push_back(bucket);
   const std::int64_t tokens = scratch.size().tokens(), tp = context.tensor.size();
   const std::int64_t columns = (model.head.vocab_size + tp - 1) / tp;

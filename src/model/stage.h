@@ -1,19 +1,75 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "model/block_memory.h"
-#include "model/bucket_hooks.h"
-#include "model/input_offload.h"
+#include "backend/backend.h"
+#include "model/block.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
+#include "model/layers/layer_run.h"
 #include "model/model_layers.h"
-#include "model/preference.h"
+#include "model/parameter_store.h"
 
 namespace kintsugi {
+
+// The loss of preference pairs (DPO) from the losses of tokens. It depends on sums over whole
+// sequences, so a token's gradient is known only after the forward of the head: the head runs a
+// second time, with the weights that this class computes. With context parallelism, the sums are
+// all-reduced.
+class PreferenceLoss {
+ public:
+  // `tokens` of a micro-batch on one of `context` ranks.
+  PreferenceLoss(Arena& arena, DType dtype, std::int64_t tokens, int context,
+                 const PreferenceOptions& options);
+
+  // The most sequences of a micro-batch, of which each has a token on some context rank: an even
+  // number.
+  static std::int64_t most_sequences(std::int64_t tokens, int context) {
+    return tokens * context / 2 * 2;
+  }
+
+  // Returns d loss / d token loss (tokens), and adds the sums over the pairs to totals (4):
+  // Backend::preference_loss.
+  Tensor weigh(const LayerRun& run, Tensor losses, Tensor totals) const;
+
+ private:
+  PreferenceOptions options_;
+  Tensor sums_;     // (sequences)
+  Tensor weights_;  // (tokens)
+};
+
+// Device buffers through which block inputs are copied to host memory and back. Blocks share
+// kBuffers buffers in turn: block i always uses buffer i % kBuffers.
+class InputOffload {
+ public:
+  InputOffload(Backend& backend, Arena& arena, DType dtype, Shape shape);
+
+  Tensor buffer(int block) const { return at(block).tensor; }
+  // Waits until the buffer can be overwritten. Call before writing to it.
+  void reclaim(int block);
+  // Starts the copy to host memory. Call after the block's forward.
+  void send(int block, Tensor host);
+  // Starts the copy back, after all operations queued so far. Call ahead of the block's backward.
+  void fetch(int block, Tensor host);
+  // Waits for the copy back. Call before the block's backward.
+  void receive(int block);
+
+ private:
+  static constexpr int kBuffers = 3;  // one is being copied, one read, one written
+  struct Buffer {
+    Tensor tensor;
+    Backend::Transfer to_host = {}, to_device = {};
+  };
+  Buffer& at(int block) { return buffers_[block % kBuffers]; }
+  const Buffer& at(int block) const { return buffers_[block % kBuffers]; }
+
+  Backend* backend_;
+  std::array<Buffer, kBuffers> buffers_;
+};
 
 // The ranks that compute one micro-batch together.
 struct ModelGroups {
@@ -190,8 +246,7 @@ class Stage {
   void pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient, Tensor totals);
   void backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
-  template <class F>
-  void call_hooks(const F& call) const {
+  void call_hooks(const auto& call) const {
     if (hooks_ != nullptr) call(*hooks_);
   }
 

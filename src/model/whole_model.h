@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "model/stage.h"
 
 namespace kintsugi {

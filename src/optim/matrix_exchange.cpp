@@ -1,8 +1,83 @@
 #include "optim/matrix_exchange.h"
 
 #include <algorithm>
+#include <queue>
+#include <tuple>
 
 namespace kintsugi {
+namespace {
+
+double flops_of(const MatrixRule& rule, const Parameter& parameter) {
+  const MatrixShape shape = matrix_shape(parameter);
+  return static_cast<double>(shape.count) * rule.flops(shape.rows, shape.columns);
+}
+
+// The parameters of each owner, in the order of the set.
+std::vector<std::vector<int>> assign(const ParameterSet& set, const MatrixRule& rule,
+                                     std::vector<int> parameters, int owners) {
+  std::ranges::stable_sort(
+      parameters, [&](int a, int b) { return flops_of(rule, set[a]) > flops_of(rule, set[b]); });
+  using Load = std::tuple<double, int>;  // FLOPs, owner
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (int owner = 0; owner < owners; ++owner) loads.emplace(0.0, owner);
+  std::vector<std::vector<int>> owned(static_cast<std::size_t>(owners));
+  for (const int parameter : parameters) {
+    const auto [load, owner] = loads.top();
+    loads.pop();
+    owned[owner].push_back(parameter);
+    loads.emplace(load + flops_of(rule, set[parameter]), owner);
+  }
+  for (auto& one : owned) std::ranges::sort(one);
+  return owned;
+}
+
+std::vector<MatrixBatch> batches_of(const ParameterSet& set, const std::vector<int>& parameters,
+                                    std::int64_t most) {
+  const auto order = [&](int i) {
+    const MatrixShape shape = matrix_shape(set[i]);
+    return std::tuple(shape.rows * shape.columns, shape.rows, shape.count);
+  };
+  std::vector<int> sorted = parameters;
+  std::ranges::stable_sort(sorted, [&](int a, int b) { return order(a) > order(b); });
+  std::vector<MatrixBatch> batches;
+  std::int64_t elements = 0;
+  for (const int parameter : sorted) {
+    const std::int64_t count = set[parameter].global.elements();
+    if (batches.empty() ||
+        matrix_shape(set[batches.back().front()]) != matrix_shape(set[parameter]) ||
+        elements + count > most) {
+      batches.emplace_back();
+      elements = 0;
+    }
+    batches.back().push_back(parameter);
+    elements += count;
+  }
+  return batches;
+}
+
+}  // namespace
+
+MatrixShape matrix_shape(const Parameter& parameter) {
+  MatrixShape shape{parameter.global[0], parameter.global[1], parameter.matrices.count};
+  (parameter.matrices.dimension == 0 ? shape.rows : shape.columns) /= shape.count;
+  return shape;
+}
+
+std::vector<MatrixRound> plan_matrices(const ParameterSet& set, const UpdateRules& rules,
+                                       const MatrixRule& rule, int owners, std::int64_t most) {
+  std::vector<int> parameters;
+  for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i)
+    if (set[i].trained && &rules(set[i]) == &rule) parameters.push_back(i);
+  const auto owned = assign(set, rule, parameters, owners);
+  std::vector<MatrixRound> rounds;
+  for (std::size_t owner = 0; owner < owned.size(); ++owner) {
+    std::vector<MatrixBatch> batches = batches_of(set, owned[owner], most);
+    if (rounds.size() < batches.size()) rounds.resize(batches.size(), MatrixRound(owned.size()));
+    for (std::size_t i = 0; i < batches.size(); ++i) rounds[i][owner] = std::move(batches[i]);
+  }
+  return rounds;
+}
+
 namespace {
 
 using Move = MatrixExchange::Move;
@@ -42,11 +117,10 @@ class Planner {
 
  private:
   const MatrixBatch& batch(int replica, int shard, int tp) const {
-    return (*round_)[static_cast<std::size_t>((replica * sizes_.shard + shard) * sizes_.tp + tp)];
+    return (*round_)[(replica * sizes_.shard + shard) * sizes_.tp + tp];
   }
   // Calls f(parameter, index) for the parameters whose owners have this replica and shard rank.
-  template <class F>
-  void for_each_owned(int replica, int shard, const F& f) const {
+  void for_each_owned(int replica, int shard, const auto& f) const {
     for (int tp = 0; tp < sizes_.tp; ++tp)
       for (const int parameter : batch(replica, shard, tp)) f(set_[parameter], tp);
   }
@@ -67,7 +141,7 @@ class Planner {
 
   MatrixPiece tensors_of(const Parameter& parameter, Sharding::Range range) const {
     const auto& segments = state_.segments();
-    const auto segment = std::find_if(segments.begin(), segments.end(), [&](const auto& one) {
+    const auto segment = std::ranges::find_if(segments, [&](const auto& one) {
       return one.bucket == parameter.bucket && one.rule == &rule_ &&
              one.range.begin <= range.begin && range.end <= one.range.end;
     });
@@ -92,8 +166,7 @@ class Planner {
   }
 
   // Adds what this rank owns of a parameter, in pieces that end at multiples of the limits.
-  template <class F>
-  void add_pieces(const Parameter& parameter, std::int64_t at, const F& add) const {
+  void add_pieces(const Parameter& parameter, std::int64_t at, const auto& add) const {
     const Sharding::Range range = piece(parameter, own_.shard);
     for (std::int64_t begin = range.begin; begin < range.end;) {
       std::int64_t count = std::min(range.end - begin, limits_.piece);
@@ -110,9 +183,7 @@ class Planner {
     const std::vector<std::int64_t> none(static_cast<std::size_t>(size), 0);
     return {none, none};
   }
-  static std::int64_t& at(std::vector<std::int64_t>& by_rank, int rank) {
-    return by_rank[static_cast<std::size_t>(rank)];
-  }
+  static std::int64_t& at(std::vector<std::int64_t>& by_rank, int rank) { return by_rank[rank]; }
 
   void plan_momenta(MatrixExchange& x) const {
     const auto add = [&](MatrixPiece part) { x.momenta.push_back(std::move(part)); };

@@ -5,8 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "optim/matrix_exchange.h"
-
 namespace kintsugi {
 namespace {
 
@@ -47,14 +45,13 @@ PartViews views_of(const MatrixPart& part, const Tensor& shards, const Tensor& m
 
 // Whether the shards of a batch are already its matrices, one after the other.
 bool is_whole(const std::vector<MatrixPart>& parts) {
-  return std::all_of(parts.begin(), parts.end(), [](const MatrixPart& part) {
-    return part.dimension < 0 && part.shard[1] == 1;
-  });
+  return std::ranges::all_of(
+      parts, [](const MatrixPart& part) { return part.dimension < 0 && part.shard[1] == 1; });
 }
 
 bool is_identity(const std::vector<MatrixExchange::Move>& moves) {
-  return std::all_of(moves.begin(), moves.end(),
-                     [](const MatrixExchange::Move& move) { return move.from == move.to; });
+  return std::ranges::all_of(moves,
+                             [](const MatrixExchange::Move& move) { return move.from == move.to; });
 }
 
 }  // namespace
@@ -105,8 +102,8 @@ void MatrixUpdates::allocate_staging(Arena& arena, const OptimizerState& state,
   const auto take = [&](DType dtype) {
     return arena.allocate(Region::Optimizer, "state buffers", dtype, {longest});
   };
-  const auto rule = std::find_if(state.rules().begin(), state.rules().end(),
-                                 [&](const auto& one) { return one.rule == rule_; });
+  const auto rule =
+      std::ranges::find_if(state.rules(), [&](const auto& one) { return one.rule == rule_; });
   if (rule == state.rules().end()) return;  // this rank owns no elements of its parameters
   KINTSUGI_CHECK(rule->slots.size() <= OnDevice().slots.size(), "{} has too many slots",
                  rule_->name());
@@ -172,9 +169,8 @@ MatrixUpdates::OnDevice MatrixUpdates::on_device(const MatrixPiece& piece,
   return on;
 }
 
-template <class F>
 void MatrixUpdates::for_each_piece(const std::vector<MatrixPiece>& pieces, bool applies,
-                                   const F& use) {
+                                   const auto& use) {
   const bool stages = offload_.on || offload_.gradients;
   if (stages && !pieces.empty()) fetch(pieces[0], staging_[0], applies);
   for (std::size_t i = 0; i < pieces.size(); ++i) {

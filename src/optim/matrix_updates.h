@@ -5,58 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "optim/matrix_plan.h"
+#include "optim/matrix_exchange.h"
 #include "optim/offloaded_update.h"
 
 namespace kintsugi {
-
-// Elements that a rank owns of a parameter, and where their direction is in a buffer.
-struct MatrixPiece {
-  MatrixShape shape;                     // of the parameter's matrices
-  Tensor weight, gradient, master, ema;  // master, ema: may be empty
-  std::vector<Tensor> slots = {};
-  std::int64_t first_element = 0;
-  bool decays = false;
-  std::int64_t at = -1;  // -1: its direction is not needed on this rank
-  std::int64_t size() const { return weight.elements(); }
-};
-
-// The part of a whole matrix that one tp rank holds: where it is in the rank's shard of the
-// parameter, and where in the batch of whole matrices.
-struct MatrixPart {
-  std::int64_t shard_at = 0;           // of the shard, in the buffer of shards
-  Shape shard = {};                    // of the shard: (rows, matrices, columns)
-  std::int64_t part = 0;               // index of the matrix in the shard
-  std::int64_t matrix = 0;             // index of the matrix in the batch
-  int dimension = -1;                  // that is sharded; -1: the shard has the whole matrix
-  std::int64_t first = 0, extent = 0;  // range of that dimension
-};
-
-// One round of an update, as one rank sees it. The steps are in the order of the members.
-struct MatrixExchange {
-  struct Move {
-    std::int64_t from = 0, to = 0, count = 0;
-  };
-  std::vector<MatrixPiece> momenta = {};   // everything that this rank owns of the round
-  ExchangeCounts to_owners = {};           // in the shard group: pieces of directions
-  std::vector<Move> join = {};             // pieces to shards
-  ExchangeCounts to_owner = {};            // in the tp group: shards
-  std::vector<MatrixPart> assembled = {};  // shards to whole matrices
-  MatrixShape shape = {};                  // of this rank's matrices
-  std::int64_t matrices = 0;               // how many; 0: it transforms none in this round
-  std::vector<MatrixPart> returned = {};   // whole matrices to shards
-  ExchangeCounts from_owner = {};          // in the tp group: shards
-  std::vector<Move> split = {};            // shards to pieces
-  ExchangeCounts from_owners = {};         // in the shard group: pieces of results
-  // What this rank applies: results of one replica, in blocks. `at` of a piece counts from the
-  // start of the block.
-  struct Results {
-    int replica = 0;
-    std::int64_t first = 0, count = 0;  // elements of the replica's results
-    std::vector<MatrixPiece> pieces = {};
-  };
-  std::vector<Results> results = {};
-};
 
 // Updates the parameters of a MatrixRule. Their elements and state are sharded by tensor
 // parallelism and ZeRO without regard to matrices. Each matrix has one owner among the ranks that
@@ -103,8 +55,7 @@ class MatrixUpdates {
   OnDevice on_device(const MatrixPiece& piece, const Staging& staging) const;
   // Calls use(piece, tensors on the device). `applies`: it uses the master weights, otherwise
   // slots and gradient.
-  template <class F>
-  void for_each_piece(const std::vector<MatrixPiece>& pieces, bool applies, const F& use);
+  void for_each_piece(const std::vector<MatrixPiece>& pieces, bool applies, const auto& use);
 
   Tensor in() const { return buffers_[current_]; }
   Tensor out() const { return buffers_[1 - current_]; }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/log.h"
+#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -18,15 +19,7 @@ constexpr std::array<UpdateLocation, 4> kTrial = {UpdateLocation::Device, Update
 }  // namespace
 
 std::string_view to_string(UpdateLocation location) {
-  switch (location) {
-    case UpdateLocation::Auto:
-      return "auto";
-    case UpdateLocation::Device:
-      return "device";
-    case UpdateLocation::Host:
-      return "host";
-  }
-  return "?";
+  return enum_name(location, {"auto", "device", "host"});
 }
 
 Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
@@ -87,7 +80,7 @@ std::size_t Optimizer::blocks_ahead(std::int64_t most) const {
   std::int64_t largest = 2;
   for (const StateSegment& segment : state_.segments()) {
     if (dynamic_cast<const ElementRule*>(segment.rule) == nullptr) continue;  // it has no blocks
-    const Bucket& bucket = sharding_->set().buckets()[static_cast<std::size_t>(segment.bucket)];
+    const Bucket& bucket = sharding_->set().buckets()[segment.bucket];
     if (bucket.role != Bucket::Role::Block) continue;
     blocks[bucket.layer] += (segment.elements + most - 1) / most;
     largest = std::max(largest, blocks[bucket.layer]);
@@ -100,7 +93,7 @@ void Optimizer::find_blocks_of_buckets() {
   blocks_until_.resize(sharding_->set().buckets().size());
   for (const StateSegment& segment : state_.segments()) {
     while (block < blocks_.size() && blocks_[block].first < segment.at + segment.elements) ++block;
-    blocks_until_[static_cast<std::size_t>(segment.bucket)] = block;
+    blocks_until_[segment.bucket] = block;
   }
 }
 

@@ -112,8 +112,7 @@ OptimizerState::OptimizerState(Arena& arena, const Sharding& sharding, const Upd
 }
 
 const std::vector<Tensor>& OptimizerState::slots_of(const UpdateRule* rule) const {
-  return std::find_if(rules_.begin(), rules_.end(),
-                      [&](const RuleState& state) { return state.rule == rule; })
+  return std::ranges::find_if(rules_, [&](const RuleState& state) { return state.rule == rule; })
       ->slots;
 }
 

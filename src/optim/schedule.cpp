@@ -5,21 +5,12 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace kintsugi {
 
 std::string_view to_string(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::Cosine:
-      return "cosine";
-    case ScheduleKind::Linear:
-      return "linear";
-    case ScheduleKind::Wsd:
-      return "wsd";
-    case ScheduleKind::Constant:
-      return "constant";
-  }
-  return "?";
+  return enum_name(kind, {"cosine", "linear", "wsd", "constant"});
 }
 
 ScheduleKind parse_schedule(std::string_view text) {

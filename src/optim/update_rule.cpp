@@ -1,20 +1,17 @@
 #include "optim/update_rule.h"
 
 #include <algorithm>
-#include <memory>
 
-#include "optim/adamw.h"
-#include "optim/muon.h"
+#include "core/philox.h"
 
 namespace kintsugi {
 
 UpdateRules update_rules(const OptimizerSettings& settings) {
   if (settings.rules) return settings.rules;
-  const auto adamw = std::make_shared<const AdamW>(settings);
+  const auto adamw = make_adamw(settings);
   if (settings.kind == OptimizerKind::AdamW)
     return [adamw](const Parameter&) -> const UpdateRule& { return *adamw; };
-  return [adamw, muon = std::make_shared<const Muon>(settings)](
-             const Parameter& parameter) -> const UpdateRule& {
+  return [adamw, muon = make_muon(settings)](const Parameter& parameter) -> const UpdateRule& {
     if (parameter.hidden) return *muon;
     return *adamw;
   };
@@ -25,9 +22,14 @@ std::vector<const UpdateRule*> rules_of(const ParameterSet& set, const UpdateRul
   for (const Parameter& parameter : set.parameters()) {
     if (!parameter.trained) continue;
     const UpdateRule* const rule = &rules(parameter);
-    if (std::find(found.begin(), found.end(), rule) == found.end()) found.push_back(rule);
+    if (std::ranges::find(found, rule) == found.end()) found.push_back(rule);
   }
   return found;
+}
+
+std::uint64_t rounding_key(const OptimizerSettings& settings, std::int64_t step) {
+  if (!settings.stochastic_rounding) return 0;
+  return derive_key(settings.seed, 0x50FF, static_cast<std::uint64_t>(step)) | 1;
 }
 
 DType moments_dtype(const OptimizerSettings& settings, DType precision) {

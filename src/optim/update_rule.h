@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,11 +127,15 @@ struct OptimizerSettings {
   UpdateRules rules = {};  // empty: according to `kind`
 };
 UpdateRules update_rules(const OptimizerSettings& settings);
+std::shared_ptr<const ElementRule> make_adamw(const OptimizerSettings& settings);
+std::shared_ptr<const MatrixRule> make_muon(const OptimizerSettings& settings);
 
 // The distinct rules of the parameters that are trained, in parameter order.
 std::vector<const UpdateRule*> rules_of(const ParameterSet& set, const UpdateRules& rules);
 
 // The type of moments in a run of this precision.
 DType moments_dtype(const OptimizerSettings& settings, DType precision);
+// Of the stochastic rounding of moments in a step; 0: they are rounded to nearest.
+std::uint64_t rounding_key(const OptimizerSettings& settings, std::int64_t step);
 
 }  // namespace kintsugi

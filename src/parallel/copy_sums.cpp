@@ -15,7 +15,7 @@ std::vector<CopySums::OwnedGradient> CopySums::owned_gradients(Sharding& shardin
   std::vector<OwnedGradient> found;
   for (const Parameter& parameter : sharding.set().parameters()) {
     const auto& kinds = parameter.sum_over;
-    if (!parameter.trained || std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
+    if (!parameter.trained || std::ranges::find(kinds, kind) == kinds.end()) continue;
     const Sharding::Range owned = sharding.owned(parameter.bucket);
     const std::int64_t begin = std::max(owned.begin, parameter.offset),
                        end = std::min(owned.end, parameter.offset + parameter.shape.elements());
@@ -25,7 +25,7 @@ std::vector<CopySums::OwnedGradient> CopySums::owned_gradients(Sharding& shardin
         sharding.owned_gradients(parameter.bucket).rows(begin - owned.begin, end - begin);
     // If a gradient is reduced over several groups, only the last sum is final.
     if (sharding.offload() != nullptr && parameter.counted &&
-        kind == *std::max_element(kinds.begin(), kinds.end()))
+        kind == *std::ranges::max_element(kinds))
       gradient.squared_norm =
           sharding.offload()->squared_norm(sharding.data_group(parameter.bucket));
   }

@@ -38,10 +38,10 @@ std::vector<ChunkIntervals> intervals_of(const PipelineSchedule& schedule, int r
     Interval& interval = intervals[micro_batch];
     if (interval.begin < 0) interval.begin = at;
   };
-  const auto& actions = schedule.ranks[static_cast<std::size_t>(rank)];
+  const auto& actions = schedule.ranks[rank];
   for (int at = 0; at < static_cast<int>(actions.size()); ++at) {
-    const Action& action = actions[static_cast<std::size_t>(at)];
-    ChunkIntervals& chunk = all[static_cast<std::size_t>(action.chunk)];
+    const Action& action = actions[at];
+    ChunkIntervals& chunk = all[action.chunk];
     const int m = action.micro_batch;
     const bool has_head = !next_chunk(shape, {rank, action.chunk});
     switch (action.kind) {
@@ -100,12 +100,12 @@ Buffers assign_buffers(const std::vector<ChunkIntervals>& chunks, Intervals Chun
     for (const auto& [micro_batch, interval] : chunks[c].*kind)
       users.push_back({interval, c, static_cast<std::size_t>(micro_batch)});
   }
-  std::sort(users.begin(), users.end(),
-            [](const User& a, const User& b) { return a.interval.begin < b.interval.begin; });
+  std::ranges::sort(
+      users, [](const User& a, const User& b) { return a.interval.begin < b.interval.begin; });
   std::vector<int> busy_until;  // by buffer
   const auto assign = [&] {
     for (const User& user : users) {
-      auto oldest = std::min_element(busy_until.begin(), busy_until.end());
+      auto oldest = std::ranges::min_element(busy_until);
       if (oldest == busy_until.end() || *oldest >= user.interval.begin)
         oldest = busy_until.insert(busy_until.end(), -1);
       *oldest = user.interval.end;
@@ -148,7 +148,7 @@ void assign_stashes(const std::vector<ChunkIntervals>& chunks, RankSlots& slots)
     std::vector<int>& stashes = slots.chunks[c].stashes;
     stashes = slots.shared ? common.of[c] : slots.chunks[c].embeddings;
     if (slots.shared) continue;
-    const auto first = std::find(slots.stashes.begin(), slots.stashes.end(), static_cast<int>(c));
+    const auto first = std::ranges::find(slots.stashes, static_cast<int>(c));
     for (int& stash : stashes) stash += static_cast<int>(first - slots.stashes.begin());
   }
 }
@@ -167,7 +167,7 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
   }
   // If chunks share stashes, fewer are needed, but each must hold the largest chunk.
   const int common = assign_buffers(chunks, &ChunkIntervals::stashes).count;
-  const auto largest = std::max_element(layers.begin(), layers.end());
+  const auto largest = std::ranges::max_element(layers);
   slots.shared = alike && common * *largest < own_blocks;
   if (slots.shared)
     slots.stashes.assign(static_cast<std::size_t>(common),
@@ -225,7 +225,7 @@ std::size_t OutputBuffers::write(int chunk, int micro_batch) {
 }
 
 std::size_t OutputBuffers::find(int chunk, int micro_batch) const {
-  const auto found = std::find(held_.begin(), held_.end(), std::pair{chunk, micro_batch});
+  const auto found = std::ranges::find(held_, std::pair{chunk, micro_batch});
   KINTSUGI_CHECK(found != held_.end(),
                  "the output of micro-batch {} of chunk {} was overwritten before it was sent",
                  micro_batch, chunk);
@@ -242,10 +242,9 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
   planned_ = slots_of(schedule, group.rank(), layers_of(ranges),
                       save_same_tensors(scratch.layers(), scratch.options(), ranges));
   slots_ = planned_;
-  actions_ = std::move(schedule.ranks[static_cast<std::size_t>(group.rank())]);
+  actions_ = std::move(schedule.ranks[group.rank()]);
   std::vector<StageLayers> stashes;
-  for (const int chunk : planned_.stashes)
-    stashes.push_back(ranges[static_cast<std::size_t>(chunk)]);
+  for (const int chunk : planned_.stashes) stashes.push_back(ranges[chunk]);
   const StageMemory memory = allocate_stage_memory(scratch, arena, planned_.inputs, stashes);
   const auto micro_batches = static_cast<std::size_t>(shape.micro_batches);
   for (std::size_t c = 0; c < ranges.size(); ++c) {
@@ -275,14 +274,14 @@ void Pipeline::prepare(int micro_batches) {
   PipelineSchedule schedule = make_pipeline_schedule(shape);
   slots_ = slots_within(planned_, schedule, group_->rank());
   for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].stage.use(slots_.chunks[c]);
-  actions_ = std::move(schedule.ranks[static_cast<std::size_t>(group_->rank())]);
+  actions_ = std::move(schedule.ranks[group_->rank()]);
   shape_ = shape;
 }
 
 void Pipeline::run(const Step& step, const Load& load) {
   if (group_->size() == 1) return run_single_stage(step, load);
   prepare(step.micro_batches);
-  std::fill(batches_.begin(), batches_.end(), MicroBatch{});
+  std::ranges::fill(batches_, MicroBatch{});
   for (const Action& action : actions_) act(action, step, load);
   for (Outgoing& buffer : gradients_) reclaim(buffer);
   for (Outgoing& buffer : outputs_) reclaim(buffer);
@@ -314,7 +313,7 @@ void Pipeline::run_single_stage(const Step& step, const Load& load) {
 
 void Pipeline::act(const Action& action, const Step& step, const Load& load) {
   const auto number = static_cast<std::size_t>(action.micro_batch);
-  Chunk& chunk = chunks_[static_cast<std::size_t>(action.chunk)];
+  Chunk& chunk = chunks_[action.chunk];
   const PipelineChunk own{group_->rank(), action.chunk};
   const auto finish = [&](std::vector<Communicator::Work>& receives) {
     group_->wait(std::exchange(receives[number], {}));
@@ -371,7 +370,7 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
 }
 
 void Pipeline::forward(int chunk_number, int number, const Step& step) {
-  Chunk& chunk = chunks_[static_cast<std::size_t>(chunk_number)];
+  Chunk& chunk = chunks_[chunk_number];
   const MicroBatch& current = batch(number);
   Outgoing& output = outputs_[output_buffers_.write(chunk_number, number)];
   reclaim(output);

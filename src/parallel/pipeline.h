@@ -86,13 +86,13 @@ class Pipeline {
   void send(Outgoing& from, const MicroBatch& batch, int to);
   void reclaim(Outgoing& buffer) { group_->wait(std::exchange(buffer.sending, {})); }
   Outgoing& gradient(int chunk, int number) {
-    const std::vector<int>& of = slots_.gradient_of[static_cast<std::size_t>(chunk)];
-    return gradients_[static_cast<std::size_t>(of[static_cast<std::size_t>(number)])];
+    const std::vector<int>& of = slots_.gradient_of[chunk];
+    return gradients_[static_cast<std::size_t>(of[number])];
   }
   Tensor rows(const Tensor& buffer, const MicroBatch& batch) const {
     return buffer.rows(0, scratch_->size(batch).rows());
   }
-  const MicroBatch& batch(int number) const { return batches_[static_cast<std::size_t>(number)]; }
+  const MicroBatch& batch(int number) const { return batches_[number]; }
 
   Backend* backend_;
   StageScratch* scratch_;

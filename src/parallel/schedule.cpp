@@ -231,7 +231,7 @@ std::string_view to_string(PipelineKind kind) {
 }
 
 PipelineKind parse_pipeline_kind(std::string_view name) {
-  const auto found = std::find(kScheduleNames.begin(), kScheduleNames.end(), name);
+  const auto found = std::ranges::find(kScheduleNames, name);
   if (found == kScheduleNames.end())
     user_error("there is no schedule '{}': give gpipe, 1f1b, interleaved or zb-h1", name);
   return static_cast<PipelineKind>(found - kScheduleNames.begin());
@@ -270,7 +270,7 @@ PipelineSchedule make_pipeline_schedule(const PipelineShape& shape) {
   std::vector<Order> orders;
   for (int rank = 0; rank < shape.stages; ++rank) orders.push_back(compute_order(shape, rank));
   std::vector<Event> events = IdealClock(shape, orders).events();
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+  std::ranges::stable_sort(events, [](const Event& a, const Event& b) {
     return a.time != b.time ? a.time < b.time : a.phase < b.phase;
   });
   PipelineSchedule schedule{shape, std::vector<Order>(shape.stages)};

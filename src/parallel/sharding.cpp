@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 #include "core/log.h"
 
@@ -20,13 +19,13 @@ std::int64_t shard_size(std::int64_t elements, int ranks) {
 std::vector<DataGroups> data_groups_of(const ParameterSet& set) {
   std::vector<DataGroups> all;
   for (const Bucket& bucket : set.buckets())
-    if (std::find(all.begin(), all.end(), bucket.data) == all.end()) all.push_back(bucket.data);
+    if (std::ranges::find(all, bucket.data) == all.end()) all.push_back(bucket.data);
   return all;
 }
 
 bool has_shard_group(const std::vector<DataGroups>& all, const Groups& groups) {
-  return std::any_of(all.begin(), all.end(),
-                     [&](const DataGroups& data) { return groups[data.shard].size() > 1; });
+  return std::ranges::any_of(all,
+                             [&](const DataGroups& data) { return groups[data.shard].size() > 1; });
 }
 
 }  // namespace
@@ -123,7 +122,7 @@ void Sharding::allocate_weights(Arena& arena) {
 }
 
 bool Sharding::is_unrounded(int bucket) const {
-  const Bucket& one = set_->buckets()[static_cast<std::size_t>(bucket)];
+  const Bucket& one = set_->buckets()[bucket];
   return options_.unrounded_fp8_weights && one.fp8 && one.trained && zero_ < 3 &&
          shard(bucket).size() == 1 && accumulator_of(options_.precision) != options_.precision;
 }
@@ -204,11 +203,11 @@ void Sharding::find_slots() {
   const bool tied_in_stage =
       options_.tied && set_->buckets().front().role == Bucket::Role::Embedding;
   for (int bucket = 0; bucket < buckets_; ++bucket) {
-    const bool fp8 = set_->buckets()[static_cast<std::size_t>(bucket)].fp8;
+    const bool fp8 = set_->buckets()[bucket].fp8;
     const std::size_t group =
         4 * data_group(bucket) + (trained(bucket) ? 0u : 2u) + (fp8 ? 1u : 0u);
     std::size_t at = 3;
-    switch (set_->buckets()[static_cast<std::size_t>(bucket)].role) {
+    switch (set_->buckets()[bucket].role) {
       case Bucket::Role::Block:
         at = blocks[group]++ % 2;
         break;
@@ -230,14 +229,14 @@ void Sharding::find_slots() {
 }
 
 std::size_t Sharding::data_group(int bucket) const {
-  const auto found = std::find(data_groups_.begin(), data_groups_.end(), data_of(bucket));
+  const auto found = std::ranges::find(data_groups_, data_of(bucket));
   return static_cast<std::size_t>(found - data_groups_.begin());
 }
 
 // ---- elements that this rank owns
 
 Sharding::Range Sharding::owned_by(int bucket, int shard_rank) const {
-  const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
+  const Bucket& all = set_->buckets()[bucket];
   const std::int64_t elements = shard_elements(bucket);
   const std::int64_t begin = std::min(all.end, all.begin + elements * shard_rank);
   return {begin, std::min(all.end, begin + elements)};
@@ -251,16 +250,13 @@ Tensor Sharding::own_shard(int bucket, const Tensor& whole) const {
 Tensor Sharding::owned_weights(int bucket) const { return weights_at(bucket, owned(bucket)); }
 
 Tensor Sharding::whole_gradients(int bucket) const {
-  return gradients_.rows(gradient_offsets_.whole[static_cast<std::size_t>(bucket)],
-                         whole_elements(bucket));
+  return gradients_.rows(gradient_offsets_.whole[bucket], whole_elements(bucket));
 }
 
 Tensor Sharding::owned_gradients(int bucket) const {
   const Tensor padded =
-      whole_gradients_
-          ? own_shard(bucket, whole_gradients(bucket))
-          : gradients_.rows(gradient_offsets_.sharded[static_cast<std::size_t>(bucket)],
-                            shard_elements(bucket));
+      whole_gradients_ ? own_shard(bucket, whole_gradients(bucket))
+                       : gradients_.rows(gradient_offsets_.sharded[bucket], shard_elements(bucket));
   return padded.rows(0, owned(bucket).size());
 }
 
@@ -268,8 +264,7 @@ std::vector<Tensor> Sharding::counted_gradients(std::size_t group) const {
   if (!gradients_) return {};
   const auto& parameters = set_->parameters();
   const bool all =
-      data_groups_.size() == 1 &&
-      std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+      data_groups_.size() == 1 && std::ranges::all_of(parameters, [](const Parameter& parameter) {
         return parameter.counted || !parameter.trained;
       });
   // All gradients are contiguous, and padding is zero: one tensor.
@@ -303,7 +298,7 @@ void Sharding::for_each_owned_range(
 }
 
 Sharding::Range Sharding::stored_weights(int bucket) const {
-  const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
+  const Bucket& all = set_->buckets()[bucket];
   return zero_ < 3 ? Range{all.begin, all.end} : owned(bucket);
 }
 
@@ -328,8 +323,7 @@ void Sharding::gather(int bucket) {
   slot.bucket = bucket;
   slot.gathering = slot.shard->all_gather(
       slot.weights.rows(0, whole_elements(bucket)),
-      weights_.rows(weight_offsets_.sharded[static_cast<std::size_t>(bucket)],
-                    shard_elements(bucket)));
+      weights_.rows(weight_offsets_.sharded[bucket], shard_elements(bucket)));
 }
 
 void Sharding::need_weights(int bucket) {
@@ -343,7 +337,7 @@ void Sharding::need_weights(int bucket) {
     store_.set_weights(bucket, slot.weights.rows(0, whole_elements(bucket)));
   } else {
     apply_late_update(bucket);
-    shard(bucket).wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
+    shard(bucket).wait(std::exchange(gathering_[bucket], {}));
   }
 }
 
@@ -366,15 +360,14 @@ void Sharding::weights_changed() {
     if (shard(bucket).size() == 1 || !trained(bucket)) continue;
     const Tensor whole = store_.bucket_weights(bucket);
     apply_late_update(bucket);
-    gathering_[static_cast<std::size_t>(bucket)] =
-        shard(bucket).all_gather(whole, own_shard(bucket, whole));
+    gathering_[bucket] = shard(bucket).all_gather(whole, own_shard(bucket, whole));
   }
 }
 
 void Sharding::finish_weights() {
   apply_late_update(buckets_);
   for (int bucket = 0; bucket < buckets_; ++bucket)
-    shard(bucket).wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
+    shard(bucket).wait(std::exchange(gathering_[bucket], {}));
 }
 
 }  // namespace kintsugi

@@ -10,11 +10,44 @@
 
 #include "backend/backend.h"
 #include "comm/grid.h"
-#include "model/bucket_hooks.h"
 #include "model/parameter_store.h"
-#include "parallel/gradient_offload.h"
 
 namespace kintsugi {
+
+// Keeps the owned gradients in host memory. After each micro-batch, the gradients of earlier
+// micro-batches are fetched, added to the new ones on the device, and the sum is copied back.
+class GradientOffload {
+ public:
+  // A fetch has at most `largest` elements; at most kInFlight fetches are in flight. `norms`:
+  // number of squared norms.
+  static constexpr std::size_t kInFlight = 2;
+  GradientOffload(Backend& backend, Arena& arena, DType dtype, std::int64_t elements,
+                  std::int64_t largest, std::size_t norms);
+
+  Tensor gradients() const { return gradients_; }  // in host memory
+  // (1), on the device. Sharding and CopySums add the squares of final gradients to it as they are
+  // copied to the host.
+  Tensor squared_norm(std::size_t which) const { return squared_norms_[which]; }
+  void zero_state();
+
+  // Starts to copy earlier gradients to the device.
+  void fetch(Tensor host);
+  // Adds the gradients of the oldest fetch to `sum`.
+  void add_fetched(Tensor sum);
+
+ private:
+  struct Fetch {
+    Tensor buffer;
+    std::int64_t elements = 0;
+    Backend::Transfer transfer = {};
+  };
+
+  Backend* backend_;
+  Tensor gradients_;
+  std::vector<Tensor> squared_norms_;
+  std::array<Fetch, kInFlight> fetches_;
+  std::size_t fetched_ = 0, added_ = 0;  // number of calls so far
+};
 
 struct ShardingOptions {
   // ZeRO stage: what is sharded over the ranks of a shard group. 0: nothing; 1: optimizer state; 2:
@@ -69,17 +102,13 @@ class Sharding final : public BucketHooks {
   };
   Range owned(int bucket) const { return owned_by(bucket, shard(bucket).rank()); }
   Range owned_by(int bucket, int shard_rank) const;  // by another rank of its shard group
-  std::int64_t shard_elements(int bucket) const {
-    return shard_sizes_[static_cast<std::size_t>(bucket)];
-  }
+  std::int64_t shard_elements(int bucket) const { return shard_sizes_[bucket]; }
   Tensor owned_weights(int bucket) const;  // (owned size)
   // The weights of a bucket are stored in accumulator precision and are their own master copy:
   // there is no copy in the run's precision, because fp8 matmuls read copies in fp8. Only if a rank
   // owns the whole bucket.
   bool is_unrounded(int bucket) const;
-  bool trained(int bucket) const {
-    return set_->buckets()[static_cast<std::size_t>(bucket)].trained;
-  }
+  bool trained(int bucket) const { return set_->buckets()[bucket].trained; }
   // (owned size), in accumulator precision; in host memory if gradients are offloaded. Only of a
   // bucket that is trained.
   Tensor owned_gradients(int bucket) const;
@@ -163,14 +192,12 @@ class Sharding final : public BucketHooks {
   void apply_late_update(int bucket) {
     if (late_update_) late_update_(bucket);
   }
-  const DataGroups& data_of(int bucket) const {
-    return set_->buckets()[static_cast<std::size_t>(bucket)].data;
-  }
+  const DataGroups& data_of(int bucket) const { return set_->buckets()[bucket].data; }
   std::int64_t whole_elements(int bucket) const {  // with padding
     return shard_elements(bucket) * shard(bucket).size();
   }
   void find_slots();
-  Slot& slot_of(int bucket) { return slots_[slot_of_[static_cast<std::size_t>(bucket)]]; }
+  Slot& slot_of(int bucket) { return slots_[slot_of_[bucket]]; }
   Tensor own_shard(int bucket, const Tensor& whole) const;
   Tensor whole_gradients(int bucket) const;  // with whole_gradients_
   void gather(int bucket);

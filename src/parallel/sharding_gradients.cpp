@@ -1,4 +1,5 @@
 // Reduces gradients over the data ranks and stores them in their owner's memory.
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -6,6 +7,38 @@
 #include "parallel/sharding.h"
 
 namespace kintsugi {
+
+GradientOffload::GradientOffload(Backend& backend, Arena& arena, DType dtype, std::int64_t elements,
+                                 std::int64_t largest, std::size_t norms)
+    : backend_(&backend),
+      gradients_(
+          arena.allocate(Region::Gradients, "gradients, sharded", dtype, {elements}, Side::Host)) {
+  for (std::size_t i = 0; i < norms; ++i)
+    squared_norms_.push_back(arena.allocate(Region::Gradients, "scalars", dtype, {1}));
+  for (Fetch& fetch : fetches_)
+    fetch.buffer = arena.allocate(Region::Communication, "fetched gradients", dtype, {largest});
+}
+
+void GradientOffload::zero_state() {
+  backend_->fill(gradients_, 0.0);
+  for (const Tensor& norm : squared_norms_) backend_->fill(norm, 0.0);
+}
+
+void GradientOffload::fetch(Tensor host) {
+  KINTSUGI_CHECK(fetched_ - added_ < kInFlight, "{} fetches of gradients are already in flight",
+                 fetched_ - added_);
+  Fetch& fetch = fetches_[fetched_++ % kInFlight];
+  fetch.elements = host.elements();
+  fetch.transfer = backend_->to_device(fetch.buffer.rows(0, fetch.elements), host);
+}
+
+void GradientOffload::add_fetched(Tensor sum) {
+  Fetch& fetch = fetches_[added_++ % kInFlight];
+  KINTSUGI_CHECK(fetch.elements == sum.elements(), "{} elements were fetched for a sum of {}",
+                 fetch.elements, sum.elements());
+  backend_->wait(std::exchange(fetch.transfer, {}));
+  backend_->add(sum, fetch.buffer.rows(0, fetch.elements));
+}
 
 // With ZeRO 1, the first micro-batch waits for gathered weights. Unsharded gradients are reduced in
 // the last.
@@ -23,7 +56,7 @@ bool Sharding::has_no_transfers(bool first, bool last) const {
 // Clears the gradients that are accumulated instead of being overwritten by a matmul.
 void Sharding::zero_accumulated(int bucket) {
   const Tensor flat = store_.bucket_gradients(bucket);
-  for (const auto& [begin, end] : accumulated_[static_cast<std::size_t>(bucket)])
+  for (const auto& [begin, end] : accumulated_[bucket])
     backend_->fill(flat.rows(begin, end - begin), 0.0);
 }
 
@@ -125,7 +158,7 @@ void Sharding::finish_oldest() {
 
 // Also waits for the copy of the slot's gradients to the host.
 void Sharding::finish_reductions_of(Slot& slot) {
-  while (std::any_of(reductions_.begin(), reductions_.end(), [&](const Reduction& reduction) {
+  while (std::ranges::any_of(reductions_, [&](const Reduction& reduction) {
     return (reduction.scattering || offload_) && &slot_of(reduction.bucket) == &slot;
   }))
     finish_oldest();

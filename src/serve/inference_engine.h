@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "core/progress.h"
 #include "model/config.h"
-#include "model/unused_weights.h"
+#include "model/files/stored_model.h"
 #include "serve/sampling.h"
 
 namespace kintsugi {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "model/stage.h"
 #include "serve/inference_engine.h"
 #include "serve/step_layout.h"

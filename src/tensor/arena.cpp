@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 
 #include "core/units.h"
@@ -16,21 +15,8 @@ void* PlanningAllocator::allocate(std::size_t bytes) {
 }
 
 std::string_view to_string(Region region) {
-  switch (region) {
-    case Region::Weights:
-      return "weights";
-    case Region::Gradients:
-      return "gradients";
-    case Region::Optimizer:
-      return "optimizer";
-    case Region::Activations:
-      return "activations";
-    case Region::Workspace:
-      return "workspace";
-    case Region::Communication:
-      return "communication";
-  }
-  return "?";
+  return enum_name(
+      region, {"weights", "gradients", "optimizer", "activations", "workspace", "communication"});
 }
 
 Arena::~Arena() {
@@ -64,8 +50,8 @@ std::vector<Arena::Allocation> Arena::list(Side side) const {
     if (entry.side == side && entry.bytes > 0) sums[{entry.region, entry.name}] += entry.bytes;
   std::vector<Allocation> all;
   for (const auto& [key, bytes] : sums) all.push_back({key.first, std::string(key.second), bytes});
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Allocation& a, const Allocation& b) { return a.bytes > b.bytes; });
+  std::ranges::stable_sort(
+      all, [](const Allocation& a, const Allocation& b) { return a.bytes > b.bytes; });
   return all;
 }
 

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -69,38 +70,21 @@ struct f8 {
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::F64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::F64> {};
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::F32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::F32> {};
 template <>
-struct DTypeOf<bf16> {
-  static constexpr DType value = DType::BF16;
-};
+struct DTypeOf<bf16> : std::integral_constant<DType, DType::BF16> {};
 template <>
-struct DTypeOf<f16> {
-  static constexpr DType value = DType::F16;
-};
+struct DTypeOf<f16> : std::integral_constant<DType, DType::F16> {};
 template <>
-struct DTypeOf<std::int64_t> {
-  static constexpr DType value = DType::I64;
-};
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::I64> {};
 template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType value = DType::I32;
-};
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::I32> {};
 template <>
-struct DTypeOf<std::uint8_t> {
-  static constexpr DType value = DType::U8;
-};
-
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::U8> {};
 template <>
-struct DTypeOf<f8> {
-  static constexpr DType value = DType::F8;
-};
+struct DTypeOf<f8> : std::integral_constant<DType, DType::F8> {};
 
 // The type for arithmetic on a stored type: double for double, float for all smaller types.
 template <class T>
@@ -125,5 +109,24 @@ decltype(auto) visit_float(DType dtype, F&& f) {
       failure("{} is not a floating-point type", to_string(dtype));
   }
 }
+
+// Arithmetic in double on stored elements, for tools that read and write files. Stored elements may
+// be unaligned.
+
+bool is_float(DType dtype);  // F64, F32, BF16, F16
+
+void to_doubles(const std::byte* stored, DType dtype, std::span<double> values);
+
+struct RoundingReport {
+  std::size_t overflows = 0;   // finite values that became infinite
+  std::size_t non_finite = 0;  // values that were infinite or NaN before
+};
+// Rounds every value once, to nearest even, to a floating-point type.
+RoundingReport from_doubles(std::span<const double> values, DType dtype, std::byte* stored);
+
+// sums = factor · values, or sums += factor · values.
+void scale_into(std::span<double> sums, double factor, std::span<const double> values);
+void add_scaled(std::span<double> sums, double factor, std::span<const double> values);
+double dot_product(std::span<const double> a, std::span<const double> b);
 
 }  // namespace kintsugi

@@ -1,5 +1,6 @@
 #include "tensor/safetensors.h"
 
+#include <fmt/format.h>
 #include <limits.h>
 
 #include <algorithm>
@@ -135,9 +136,8 @@ class EntryReader {
   void check_size(SafetensorsEntry& entry) const {
     if (entry.begin > entry.end)
       complain(fmt::format("ends at byte {} before it begins at {}", entry.end, entry.begin));
-    const auto* known = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeInfo& info) {
-      return info.name == entry.dtype_name;
-    });
+    const auto* known = std::ranges::find_if(
+        kDTypes, [&](const DTypeInfo& info) { return info.name == entry.dtype_name; });
     if (known == kDTypes.end())
       return;  // from a later version of the format: has no DType, its size is not checked
     entry.dtype = known->dtype;
@@ -173,7 +173,7 @@ SafetensorsMetadata read_metadata(const Json& value, const std::string& source) 
 // Sorts the entries by offset and checks that they cover the data exactly.
 void check_coverage(std::vector<SafetensorsEntry>& entries, std::uint64_t data_bytes,
                     const std::string& source) {
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+  std::ranges::sort(entries, [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   std::uint64_t covered = 0;
@@ -420,6 +420,40 @@ SafetensorsWriter::Result SafetensorsWriter::finish() {
                  next_, tensors_.size());
   file_.close();
   return {written_, hash_.digest()};
+}
+
+SafetensorsFiles divide_into_files(const std::string& stem,
+                                   const std::vector<SafetensorsWriter::Announced>& tensors,
+                                   std::uint64_t max_bytes) {
+  SafetensorsFiles result;
+  std::vector<SafetensorsFiles::File>& files = result.files;
+  files.emplace_back();
+  std::uint64_t in_file = 0, total = 0;
+  for (const auto& tensor : tensors) {
+    const std::uint64_t bytes = tensor.bytes();
+    if (!files.back().tensors.empty() && in_file + bytes > max_bytes) {
+      files.emplace_back();
+      in_file = 0;
+    }
+    files.back().tensors.push_back(tensor);
+    in_file += bytes;
+    total += bytes;
+  }
+  if (files.size() == 1) {
+    files.front().name = stem + ".safetensors";
+    return result;
+  }
+  nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    files[i].name = fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, files.size());
+    for (const auto& tensor : files[i].tensors) weight_map[tensor.name] = files[i].name;
+  }
+  result.index_name = stem + ".safetensors.index.json";
+  result.index = nlohmann::ordered_json{{"metadata", {{"total_size", total}}},
+                                        {"weight_map", std::move(weight_map)}}
+                     .dump(2) +
+                 "\n";
+  return result;
 }
 
 }  // namespace kintsugi

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "backend/phase.h"
 #include "core/error.h"
@@ -321,7 +320,7 @@ StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
 }
 
 LossSums Engine::read_loss_sums() {
-  std::fill(host_sums_.begin(), host_sums_.end(), 0.0);
+  std::ranges::fill(host_sums_, 0.0);
   const auto of_losses = static_cast<std::size_t>(loss_sums_.elements());
   if (counts_sums()) read_scalars(*backend_, loss_sums_, std::span(host_sums_).first(of_losses));
   return host_sums_;
@@ -345,8 +344,7 @@ LossSums Engine::evaluate(const TokenBatch& batch) {
   return read_loss_sums();
 }
 
-template <class F>
-void Engine::for_each_target(const TokenBatch& batch, int number, const F& use) const {
+void Engine::for_each_target(const TokenBatch& batch, int number, const auto& use) const {
   const ContextShard shard = shard_of(batch);
   const std::int64_t length = shard.length, own = shard.local_length(),
                      micro = micro_sequences(length), first = number * micro,

@@ -12,11 +12,10 @@
 #include "backend/backend.h"
 #include "comm/grid.h"
 #include "core/step_scalars.h"
-#include "model/context_shard.h"
 #include "model/initialize.h"
+#include "model/shard.h"
 #include "optim/optimizer.h"
 #include "parallel/copy_sums.h"
-#include "parallel/layer_split.h"
 #include "parallel/layout.h"
 #include "parallel/pipeline.h"
 #include "parallel/sharding.h"
@@ -212,8 +211,7 @@ class Engine {
   int micro_batches_of(const TokenBatch& batch) const;
   // Calls use(local, token) for each target of a micro-batch on this rank: its index there and in
   // the batch.
-  template <class F>
-  void for_each_target(const TokenBatch& batch, int number, const F& use) const;
+  void for_each_target(const TokenBatch& batch, int number, const auto& use) const;
   bool is_repeatable(const MicroBatch& micro) const;
   // Pipeline::evaluate of the tokens alone, in sequences of any length.
   void evaluate_plain(const TokenBatch& batch, bool predicts, const Pipeline::UseLosses& use);

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "model/families/family.h"
-#include "tensor/elements.h"
+#include "tensor/dtype.h"
 #include "train/engine.h"
 
 namespace kintsugi {
@@ -50,8 +50,7 @@ Tensor Engine::upload_weights(Tensor to, const ContextShard& shard, std::span<co
   staging_.numbers.clear();
   for (std::int64_t sequence = first; sequence < first + count; ++sequence)
     for (std::int64_t i = 0; i < shard.local_length(); ++i)
-      staging_.numbers.push_back(
-          whole[static_cast<std::size_t>(sequence * shard.length + shard.position(i))]);
+      staging_.numbers.push_back(whole[sequence * shard.length + shard.position(i)]);
   const Tensor rows = to.rows(0, std::ssize(staging_.numbers));
   upload_numbers(rows, staging_.numbers);
   return rows;

@@ -5,20 +5,19 @@
 #include <algorithm>
 #include <optional>
 
-#include "comm/agreement.h"
 #include "comm/exchange.h"
+#include "core/error.h"
 #include "core/hash.h"
 #include "core/log.h"
-#include "data/tokenizers/tokenizer.h"
-#include "model/adapter/adapter_parameters.h"
-#include "model/adapter/model_files.h"
-#include "model/fingerprint.h"
-#include "model/initialize.h"
-#include "model/stored_model.h"
+#include "data/tokenizers/unicode.h"
+#include "model/adapter/apply_adapter.h"
+#include "model/adapter/peft_config.h"
+#include "model/config.h"
+#include "model/files/fingerprint.h"
+#include "model/files/stored_model.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/adapter_base.h"
 #include "train/checkpoint/files.h"
-#include "train/new_tokens.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -50,8 +49,8 @@ StoredParameters stored_weights(FileLoader& loader, const SafetensorsModel& file
 }
 
 std::string describe_growth(std::int64_t before, std::int64_t now, const SubtokenRows& subtokens) {
-  const auto with_text = std::count_if(subtokens.begin(), subtokens.end(),
-                                       [](const auto& ids) { return !ids.empty(); });
+  const auto with_text =
+      std::ranges::count_if(subtokens, [](const auto& ids) { return !ids.empty(); });
   std::string text = fmt::format("; the vocabulary grows from {} to {}, ", before, now);
   if (with_text == 0) return text + "new rows are the mean of the old ones";
   text += fmt::format("{} new rows are the mean of their subtokens", with_text);
@@ -234,6 +233,60 @@ std::string initial_weights_name(const fs::path& directory) {
   const fs::path folder = path.parent_path();
   if (folder.filename() != "checkpoints") return path.filename().string();
   return fmt::format("{}, {}", folder.parent_path().filename().string(), path.filename().string());
+}
+
+namespace {
+
+// The text of a token inside a text. Some tokenizers drop the space of the first token, so it is
+// decoded twice and the second one is taken.
+std::string text_inside(const Tokenizer& tokenizer, std::int32_t id) {
+  if (id >= tokenizer.vocab_size() || tokenizer.bytes_of(id) == 0) return "";
+  std::string once, twice;
+  tokenizer.decode(std::vector{id}, once, SpecialTokens::AsText);
+  tokenizer.decode(std::vector{id, id}, twice, SpecialTokens::AsText);
+  return twice.starts_with(once) ? twice.substr(once.size()) : once;
+}
+
+bool encodes_exactly(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids,
+                     const std::string& text) {
+  std::string decoded;
+  tokenizer.decode(ids, decoded, SpecialTokens::AsText);
+  return decoded == text;
+}
+
+// Whether the text says what the token means: U+FFFD replaces bytes that cannot be decoded alone.
+bool readable(const std::string& text) {
+  return !text.empty() && text.find("\uFFFD") == std::string::npos;
+}
+
+std::unique_ptr<Tokenizer> old_tokenizer(const std::filesystem::path& directory) {
+  try {
+    return load_tokenizer(model_directory(directory).string());
+  } catch (const UserError& error) {
+    user_error(
+        "model.new_tokens is subtokens, but model.init {} has no tokenizer that can be read ({}): "
+        "copy its tokenizer there, or use mean",
+        directory.string(), error.what());
+  }
+}
+
+}  // namespace
+
+SubtokenRows subtokens_of_new_rows(const std::filesystem::path& directory, std::int64_t rows,
+                                   std::int64_t vocab_size, const Tokenizer& tokenizer) {
+  const std::unique_ptr<Tokenizer> old = old_tokenizer(directory);
+  SubtokenRows all;
+  for (std::int64_t row = rows; row < vocab_size; ++row) {
+    std::vector<std::int32_t>& ids = all.emplace_back();
+    const std::string text = text_inside(tokenizer, static_cast<std::int32_t>(row));
+    if (!readable(text)) continue;
+    old->encode(text, ids, SpecialTokens::AsText);
+    const bool is_text = valid_utf8_prefix(text) == text.size();
+    const bool has_rows =
+        std::ranges::all_of(ids, [&](std::int32_t id) { return id >= 0 && id < rows; });
+    if (!has_rows || (!is_text && !encodes_exactly(*old, ids, text))) ids.clear();
+  }
+  return all;
 }
 
 }  // namespace kintsugi

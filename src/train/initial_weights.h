@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "data/tokenizers/tokenizer.h"
+#include "model/initialize.h"
 #include "train/config/config.h"
 #include "train/engine.h"
 
@@ -36,7 +39,7 @@ void check_initial_weights(const std::filesystem::path& directory, const ModelCo
 
 struct LoadedWeights {
   std::string description;  // for the log
-  std::string fingerprint;  // of the files in `directory` (model/fingerprint.h)
+  std::string fingerprint;  // of the files in `directory` (model/files/fingerprint.h)
 };
 // Loads the weights into a prepared engine, and verifies them if the directory has checksums. All
 // ranks call it; UserError if they see different weights. The head of a classifier is new, from
@@ -55,5 +58,12 @@ std::string other_tokenizer(const std::filesystem::path& directory, const Tokeni
 // The name of the directory for a model card, without the path to it: "Llama-3.1-8B", or
 // "RUN, step-00000250" for a checkpoint.
 std::string initial_weights_name(const std::filesystem::path& directory);
+
+// For each new row of a vocabulary that grows from `rows` to `vocab_size` tokens: the ids that the
+// tokenizer in `directory` gives for the text of the new token. Empty for tokens without text
+// (special tokens, rows beyond the tokenizer), and for bytes that the old tokenizer cannot encode.
+// UserError if the directory has no tokenizer that can be read.
+SubtokenRows subtokens_of_new_rows(const std::filesystem::path& directory, std::int64_t rows,
+                                   std::int64_t vocab_size, const Tokenizer& tokenizer);
 
 }  // namespace kintsugi

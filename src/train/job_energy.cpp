@@ -25,7 +25,7 @@ struct NodeOfRank {
 // `ranks`: the node and the GPU of each rank, one per line.
 NodeOfRank node_of(const std::vector<std::string>& ranks, int own) {
   const auto name = [](const std::string& text) { return text.substr(0, text.find('\n')); };
-  const std::string node = name(ranks[static_cast<std::size_t>(own)]);
+  const std::string node = name(ranks[own]);
   NodeOfRank result{.reads = true};
   std::set<std::string> names, gpus;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -34,7 +34,7 @@ NodeOfRank node_of(const std::vector<std::string>& ranks, int own) {
     if (name(ranks[i]) != node) continue;
     if (i < static_cast<std::size_t>(own)) result.reads = false;
     const std::string gpu = ranks[i].substr(node.size() + 1);
-    if (!gpu.empty() && std::find(result.gpus.begin(), result.gpus.end(), gpu) == result.gpus.end())
+    if (!gpu.empty() && std::ranges::find(result.gpus, gpu) == result.gpus.end())
       result.gpus.push_back(gpu);
   }
   result.nodes = static_cast<std::int64_t>(names.size());
@@ -51,8 +51,8 @@ std::optional<EnergyLevel> best_level_of(const std::vector<MeteredNode>& nodes) 
       return !node.levels[level].source.empty();
     };
     const auto is_slow = [&](const MeteredNode& node) { return node.levels[level].slow; };
-    if (nodes.empty() || !std::all_of(nodes.begin(), nodes.end(), metered)) continue;
-    if (std::none_of(nodes.begin(), nodes.end(), is_slow)) return level;
+    if (nodes.empty() || !std::ranges::all_of(nodes, metered)) continue;
+    if (std::ranges::none_of(nodes, is_slow)) return level;
     if (!slow) slow = level;
   }
   return slow;
@@ -242,8 +242,8 @@ std::vector<NodeReading> JobEnergy::gather_readings(Communicator& hosts) {
 }
 
 std::int64_t JobEnergy::nodes_with(EnergyLevel level) const {
-  return std::count_if(metered_.begin(), metered_.end(),
-                       [&](const MeteredNode& node) { return !node.levels[level].source.empty(); });
+  return std::ranges::count_if(
+      metered_, [&](const MeteredNode& node) { return !node.levels[level].source.empty(); });
 }
 
 MeterSource JobEnergy::source(EnergyLevel level) const {

@@ -1,7 +1,6 @@
 #include "train/run_data.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "core/error.h"
@@ -393,8 +392,7 @@ std::unique_ptr<ContentCheck> RunData::check_content(const std::filesystem::path
 std::int64_t RunData::bytes_of(std::span<const std::int32_t> targets) const {
   std::int64_t bytes = 0;
   for (const std::int32_t target : targets)
-    if (target >= 0 && static_cast<std::size_t>(target) < bytes_.size())
-      bytes += bytes_[static_cast<std::size_t>(target)];
+    if (target >= 0 && static_cast<std::size_t>(target) < bytes_.size()) bytes += bytes_[target];
   return bytes;
 }
 

@@ -82,10 +82,10 @@ RunConfig with_past_batches(RunConfig run) {
   if (earlier < 0 || state.stage < 0 || state.stage >= run.stage_count()) return run;
   const auto stage = [&](std::int64_t number) -> StageConfig& {
     if (run.stages.empty()) return run;
-    return run.stages[static_cast<std::size_t>(number)];
+    return run.stages[number];
   };
   for (std::int64_t i = 0; i < state.stage; ++i) {
-    const PastStage& past = state.history[static_cast<std::size_t>(earlier + i)];
+    const PastStage& past = state.history[earlier + i];
     stage(i).past_batches = batches_before(stage(i), past.batches, past.config, 0,
                                            {past.last_step - past.first_step + 1, past.samples});
   }

@@ -6,7 +6,7 @@
 
 #include "core/progress.h"
 #include "train/config/config.h"
-#include "train/step_record.h"
+#include "train/step_metrics.h"
 #include "train/training_model.h"
 
 namespace kintsugi {

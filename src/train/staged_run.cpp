@@ -11,8 +11,7 @@ namespace kintsugi {
 namespace {
 
 // Names the stage in the errors of `make`.
-template <class Make>
-void for_stage(const RunConfig& stage, const Make& make) {
+void for_stage(const RunConfig& stage, const auto& make) {
   try {
     make();
   } catch (const UserError& error) {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "train/signals.h"
+#include "train/stop_requests.h"
 #include "train/trainer.h"
 
 namespace kintsugi {

@@ -25,8 +25,8 @@ void Startup::mark(std::string phase) {
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - last_).count();
   last_ = now;
-  const auto known = std::find_if(phases_.begin(), phases_.end(),
-                                  [&](const auto& entry) { return entry.first == phase; });
+  const auto known =
+      std::ranges::find_if(phases_, [&](const auto& entry) { return entry.first == phase; });
   if (known != phases_.end())
     known->second += seconds;
   else

@@ -2,12 +2,10 @@
 
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <set>
 
-#include "comm/clock_offset.h"
+#include "comm/exchange.h"
 #include "comm/socket.h"
 #include "core/error.h"
 #include "core/file.h"

@@ -5,7 +5,6 @@
 #include <limits>
 #include <numeric>
 
-#include "core/error.h"
 #include "data/chat/prompt_encoder.h"
 #include "data/sampling/sample_reader.h"
 #include "serve/text_output.h"
@@ -50,8 +49,8 @@ class NextTokens {
   std::vector<std::int32_t> find(const std::vector<const TokenIds*>& texts) {
     std::size_t longest = 0;
     for (const TokenIds* text : texts) longest = std::max(longest, text->size());
-    const auto length = static_cast<std::int64_t>(*std::find_if(
-        lengths_.begin(), lengths_.end(), [&](std::size_t one) { return one >= longest; }));
+    const auto length = static_cast<std::int64_t>(
+        *std::ranges::find_if(lengths_, [&](std::size_t one) { return one >= longest; }));
     logits_.assign(texts.size(), -std::numeric_limits<double>::infinity());
     ids_.assign(texts.size(), std::numeric_limits<std::int32_t>::max());
     const Groups& groups = engine_.groups();
@@ -68,14 +67,14 @@ class NextTokens {
     count = std::clamp<std::int64_t>(std::ssize(texts) - first, 0, count);
     SampleBatch batch(std::max<std::int64_t>(count, 1),
                       {.length = length, .document_mask = engine_.options().documents});
-    std::fill(batch.ids.begin(), batch.ids.end(), 0);
-    std::fill(batch.targets.begin(), batch.targets.end(), -1);
+    std::ranges::fill(batch.ids, 0);
+    std::ranges::fill(batch.targets, -1);
     for (std::int64_t i = 0; i < std::max<std::int64_t>(count, 1); ++i) {
       const SampleRow row = batch.row(i);
       std::iota(row.positions.begin(), row.positions.end(), 0);
-      std::fill(row.document_start.begin(), row.document_start.end(), 0);
+      std::ranges::fill(row.document_start, 0);
       if (i >= count) continue;
-      const TokenIds& text = *texts[static_cast<std::size_t>(first + i)];
+      const TokenIds& text = *texts[first + i];
       std::copy(text.begin(), text.end(), row.ids.begin());
       row.targets[text.size() - 1] = 0;  // marks the token whose successor is predicted
     }

@@ -5,11 +5,11 @@
 
 #include "comm/flight_recorder.h"
 #include "comm/launch_environment.h"
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "train/engine_options.h"
 #include "train/memory_check.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 #include "train/trainer/evaluations.h"
 #include "train/trainer/run_opening.h"
 #include "train/trainer/spike_policy.h"

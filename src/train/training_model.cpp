@@ -2,12 +2,82 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
 
+#include "comm/exchange.h"
 #include "data/chat/prompt_encoder.h"
 #include "eval/run/engine_model.h"
 #include "train/checkpoint/tokenizer_files.h"
 
 namespace kintsugi {
+namespace {
+
+// A document of `count` tokens from `first` on.
+void write_document(SampleRow row, std::size_t first, std::size_t count) {
+  if (row.positions.empty()) return;
+  const auto from = [&](std::span<std::int32_t> x) { return x.subspan(first, count); };
+  std::iota(from(row.positions).begin(), from(row.positions).end(), 0);
+  std::fill_n(from(row.document_start).begin(), count, static_cast<std::int32_t>(first));
+}
+
+}  // namespace
+
+std::size_t tokens_read(const TokenPair& pair) {
+  const std::size_t tokens = pair.context.size() + pair.continuation.size();
+  return tokens == 0 ? 0 : tokens - 1;
+}
+
+ScoringRows::ScoringRows(std::span<const TokenPair> pairs, std::span<const std::size_t> requests,
+                         std::size_t length, bool packed)
+    : pairs_(pairs), length_(length) {
+  std::size_t used = length;  // of the last row
+  for (const std::size_t i : requests) {
+    const std::size_t tokens = std::min(tokens_read(pairs[i]), length);
+    if (!packed || used + tokens > length) {
+      rows_.push_back(pieces_.size());
+      used = 0;
+    }
+    pieces_.push_back({i, used});
+    used += tokens;
+  }
+  rows_.push_back(pieces_.size());
+}
+
+std::span<const ScoringRows::Piece> ScoringRows::pieces_of(std::int64_t row) const {
+  const auto at = static_cast<std::size_t>(row);
+  return std::span(pieces_).subspan(rows_[at], rows_[at + 1] - rows_[at]);
+}
+
+std::size_t ScoringRows::requests(std::int64_t first, std::int64_t end) const {
+  return rows_[end] - rows_[first];
+}
+
+void ScoringRows::fill(std::int64_t row, SampleRow to) const {
+  std::ranges::fill(to.targets, -1);
+  std::size_t used = 0;
+  for (const Piece& piece : pieces_of(row)) {
+    const TokenPair& pair = pairs_[piece.request];
+    const LocalInput input = local_input(pair, length_);
+    std::copy(input.ids.begin(), input.ids.end(), to.ids.begin() + static_cast<long>(piece.first));
+    used = piece.first + input.ids.size();
+    std::copy(pair.continuation.begin(), pair.continuation.end(),
+              to.targets.begin() + static_cast<long>(used - input.scored));
+    write_document(to, piece.first, input.ids.size());
+  }
+  std::fill(to.ids.begin() + static_cast<long>(used), to.ids.end(), 0);
+  write_document(to, used, length_ - used);
+}
+
+std::size_t ScoringRows::request_at(std::int64_t row, std::size_t token) const {
+  const std::span<const Piece> pieces = pieces_of(row);
+  const auto after =
+      std::upper_bound(pieces.begin(), pieces.end(), token,
+                       [](std::size_t at, const Piece& piece) { return at < piece.first; });
+  return (after - 1)->request;
+}
+
 TaskTokenizer::TaskTokenizer(const Tokenizer& tokenizer, const ModelConfig& model)
     : tokenizer_(tokenizer.clone()),
       vocab_size_(model.vocab_size),
@@ -68,7 +138,7 @@ void TrainingModel::add_rows(const ScoringRows& rows, Sums& sums, const ScoringP
     const std::int64_t own = first + micro * groups.coordinates.dp;
     const std::int64_t count = std::clamp<std::int64_t>(rows.size() - own, 0, micro);
     batch.resize(std::max<std::int64_t>(count, 1));
-    if (count == 0) std::fill(batch.targets.begin(), batch.targets.end(), -1);
+    if (count == 0) std::ranges::fill(batch.targets, -1);
     for (std::int64_t i = 0; i < count; ++i) rows.fill(own + i, batch.row(i));
     engine_->score({.ids = batch.ids,
                     .targets = batch.targets,
@@ -110,6 +180,98 @@ std::vector<ContinuationScore> TrainingModel::score(std::span<const TokenPair> p
       throw ScoreNotFinite(fmt::format("the log-probability of a request is {}", -sums.nats(i)));
   }
   return scores;
+}
+
+namespace {
+
+// Requests as bytes: the lengths of context and continuation, then their ids. An empty text ends
+// the evaluation.
+std::string text_of_pairs(std::span<const TokenPair> pairs) {
+  std::vector<std::int32_t> values;
+  for (const TokenPair& pair : pairs) {
+    values.push_back(static_cast<std::int32_t>(pair.context.size()));
+    values.push_back(static_cast<std::int32_t>(pair.continuation.size()));
+    values.insert(values.end(), pair.context.begin(), pair.context.end());
+    values.insert(values.end(), pair.continuation.begin(), pair.continuation.end());
+  }
+  std::string text(values.size() * sizeof(std::int32_t), '\0');
+  if (!values.empty()) std::memcpy(text.data(), values.data(), text.size());
+  return text;
+}
+
+std::size_t tokens_of(const TokenPair& pair) {
+  return pair.context.size() + pair.continuation.size();
+}
+
+std::vector<TokenPair> pairs_of_text(const std::string& text) {
+  std::vector<std::int32_t> values(text.size() / sizeof(std::int32_t));
+  if (!values.empty()) std::memcpy(values.data(), text.data(), text.size());
+  std::vector<TokenPair> pairs;
+  for (auto at = values.begin(); at != values.end();) {
+    const std::int32_t context = *at++, continuation = *at++;
+    TokenPair& pair = pairs.emplace_back();
+    pair.context.assign(at, at + context);
+    at += context;
+    pair.continuation.assign(at, at + continuation);
+    at += continuation;
+  }
+  return pairs;
+}
+
+}  // namespace
+
+LedModel::LedModel(ScoringModel& model, Communicator& group, std::function<bool()> interrupts,
+                   std::size_t block_tokens)
+    : model_(&model),
+      group_(&group),
+      interrupts_(std::move(interrupts)),
+      block_tokens_(block_tokens) {}
+
+std::vector<ContinuationScore> LedModel::score(std::span<const TokenPair> pairs,
+                                               const ScoringProgress& progress) {
+  // Requests of about the same length share a block.
+  std::vector<std::size_t> order(pairs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    return tokens_of(pairs[a]) < tokens_of(pairs[b]);
+  });
+  std::vector<ContinuationScore> scores(pairs.size());
+  std::vector<TokenPair> block;
+  for (std::size_t done = 0; done < order.size(); done += block.size()) {
+    block.clear();
+    std::size_t tokens = 0;
+    for (std::size_t i = done; i < order.size(); ++i) {
+      tokens += tokens_of(pairs[order[i]]);
+      if (!block.empty() && tokens > block_tokens_) break;
+      block.push_back(pairs[order[i]]);
+    }
+    const std::vector<ContinuationScore> found = score_block(block, progress);
+    for (std::size_t i = 0; i < found.size(); ++i) scores[order[done + i]] = found[i];
+  }
+  return scores;
+}
+
+std::vector<ContinuationScore> LedModel::score_block(const std::vector<TokenPair>& block,
+                                                     const ScoringProgress& progress) {
+  ended_ = true;  // if anything is thrown from here on, the others end by themselves
+  if (interrupts_()) throw Interrupted();
+  text_of(*group_, 0, group_->size() > 1 ? text_of_pairs(block) : "");
+  std::vector<ContinuationScore> scores = model_->score(block, progress);
+  ended_ = false;
+  return scores;
+}
+
+void LedModel::finish() {
+  if (std::exchange(ended_, true)) return;
+  if (!interrupts_()) text_of(*group_, 0, "");
+}
+
+void LedModel::follow() {
+  while (!interrupts_()) {
+    const std::string block = text_of(*group_, 0, "");
+    if (block.empty()) return;
+    model_->score(pairs_of_text(block), {});
+  }
 }
 
 }  // namespace kintsugi

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "backend/operation_fixture.h"
-#include "tensor/quantized.h"
+#include "tensor/tensor.h"
 
 // What the tests of fp8 compare with: searches for the nearest number, element by element.
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "http/http_server.h"
 #include "http/listener.h"
 #include "serve/http/service.h"

@@ -9,7 +9,7 @@
 #include "data/stores/store_check.h"
 #include "data/stores/store_output.h"
 #include "data/stores/token_store.h"
-#include "model/compare.h"
+#include "model/files/compare.h"
 #include "plan/machines/calibration.h"
 #include "plan/search/search.h"
 #include "support/counting_store.h"

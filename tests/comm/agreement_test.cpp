@@ -1,4 +1,3 @@
-#include "comm/agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,9 @@
-#include "comm/clock_offset.h"
-
 #include <gtest/gtest.h>
 
 #include <mutex>
 #include <vector>
 
+#include "comm/exchange.h"
 #include "core/trace.h"
 #include "support/thread_world.h"
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "comm/checked_communicator.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "support/collective_cases.h"
 #include "support/counting_communicator.h"
 #include "support/thread_world.h"

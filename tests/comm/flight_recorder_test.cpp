@@ -9,7 +9,6 @@
 #include <fstream>
 #include <thread>
 
-#include "comm/recorded_communicator.h"
 #include "core/file.h"
 #include "support/temporary_directory.h"
 #include "support/thread_world.h"

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/flight_recorder.h"
 #include "comm/launch_environment.h"
-#include "comm/local_communicator.h"
 #include "support/thread_world.h"
 
 namespace kintsugi {

@@ -1,9 +1,8 @@
-#include "comm/local_communicator.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "comm/communicator.h"
 #include "support/collective_cases.h"
 
 namespace kintsugi {

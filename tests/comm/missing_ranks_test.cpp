@@ -1,7 +1,7 @@
-#include "comm/missing_ranks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "comm/roll_call.h"
 
 namespace kintsugi {
 namespace {

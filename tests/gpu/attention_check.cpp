@@ -4,7 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Isrc
 //     -o attention_check tests/gpu/attention_check.cpp
 //     src/backend/cuda/{attention,attention_cudnn,attention_graph,cudnn_plan,cuda_common}.cpp
-//     src/backend/cuda/attention_{flash,rows}.cu src/core/{error,units}.cpp
+//     src/backend/cuda/attention_{flash,rows}.cu src/core/units.cpp
 //     src/tensor/{tensor,dtype}.cpp -lcudnn -lfmt
 //
 // Exits with 0 if every row is within its tolerance and deterministic kernels repeat bit for bit.

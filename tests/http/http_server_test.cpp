@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "core/error.h"
 #include "http/listener.h"
 #include "serve/http/service.h"

@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "launch/supervisor.h"
 #include "support/paths.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/exit_code.h"
+#include "core/error.h"
 
 namespace kintsugi {
 namespace {

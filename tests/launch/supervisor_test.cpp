@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "support/directory_contents.h"
 #include "support/paths.h"

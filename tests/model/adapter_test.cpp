@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/adapter/merge_adapter.h"
-#include "model/adapter/model_files.h"
+#include "model/adapter/peft_config.h"
 #include "model/adapter/stored_adapter.h"
 #include "support/directory_contents.h"
 #include "support/errors.h"

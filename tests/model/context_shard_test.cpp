@@ -1,11 +1,10 @@
-#include "model/context_shard.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
+#include "model/shard.h"
 #include "support/errors.h"
 
 namespace kintsugi {

@@ -1,4 +1,4 @@
-#include "model/file_loader.h"
+#include "model/files/file_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,11 @@
-#include "model/fingerprint.h"
+#include "model/files/fingerprint.h"
 
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "core/hash.h"
-#include "model/checksums.h"
 #include "support/raw_model.h"
 #include "support/temporary_directory.h"
 

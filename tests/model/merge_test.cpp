@@ -1,5 +1,5 @@
 // Merged models against plain arithmetic on the bytes of the files.
-#include "model/merge.h"
+#include "model/files/merge.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

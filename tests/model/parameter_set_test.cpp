@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 
-#include "model/bucket_hooks.h"
 #include "model/parameter_store.h"
 
 namespace kintsugi {

@@ -11,7 +11,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/traced_backend.h"
-#include "model/context_shard.h"
+#include "model/shard.h"
 #include "support/counting_communicator.h"
 #include "support/thread_world.h"
 

@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "comm/agreement.h"
 #include "comm/checked_communicator.h"
 #include "comm/exchange.h"
 #include "comm/grid.h"

@@ -1,8 +1,8 @@
-#include "optim/loss_scaler.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "optim/skip_step.h"
 
 namespace kintsugi {
 namespace {

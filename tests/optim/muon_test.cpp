@@ -1,6 +1,4 @@
 // Muon against plain loops, and its matrices in every layout.
-#include "optim/muon.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +6,7 @@
 #include <map>
 #include <set>
 
-#include "optim/adamw.h"
-#include "optim/matrix_plan.h"
+#include "optim/matrix_exchange.h"
 #include "support/counting_communicator.h"
 #include "support/directory_contents.h"
 #include "support/late_backend.h"
@@ -172,7 +169,8 @@ TEST(Muon, LeavesTheOtherParametersToAdamW) {
 // A diagonal matrix stays diagonal: each singular value is iterated by itself.
 TEST(Muon, IteratesSingularValues) {
   const auto backend = make_cpu_backend(1);
-  const Muon muon({.kind = OptimizerKind::Muon});
+  const auto rule = make_muon({.kind = OptimizerKind::Muon});
+  const MatrixRule& muon = *rule;
   for (const bool tall : {false, true}) {
     constexpr std::int64_t kSmall = 3, kLarge = 5;
     const std::int64_t rows = tall ? kLarge : kSmall, columns = tall ? kSmall : kLarge;
@@ -380,11 +378,12 @@ TEST(Muon, HasOneMomentAndNoMore) {
 TEST(MatrixPlan, GivesEachMatrixToOneOwnerAndBalancesFlops) {
   ModelConfig model = tiny_model("llama-gqa", 5);
   const ParameterSet set(model);
-  const Muon muon({.kind = OptimizerKind::Muon});
-  const AdamW adamw({});
+  const auto rule = make_muon({.kind = OptimizerKind::Muon});
+  const MatrixRule& muon = *rule;
+  const auto adamw = make_adamw({});
   const UpdateRules rules = [&](const Parameter& parameter) -> const UpdateRule& {
     if (parameter.hidden) return muon;
-    return adamw;
+    return *adamw;
   };
   double total = 0, largest = 0;
   for (const Parameter& parameter : set.parameters()) {

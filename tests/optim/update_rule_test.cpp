@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 
-#include "optim/adamw.h"
 #include "support/directory_contents.h"
 #include "support/late_backend.h"
 #include "support/parallel_run.h"
@@ -48,7 +47,7 @@ bool is_of_sgd(const Parameter& parameter) { return parameter.group == Parameter
 
 OptimizerSettings mixed(const OptimizerSettings& settings = {}) {
   OptimizerSettings both = settings;
-  both.rules = [adamw = std::make_shared<AdamW>(settings),
+  both.rules = [adamw = make_adamw(settings),
                 sgd = std::make_shared<Sgd>()](const Parameter& parameter) -> const UpdateRule& {
     if (is_of_sgd(parameter)) return *sgd;
     return *adamw;

@@ -1,5 +1,3 @@
-#include "parallel/layer_split.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <numeric>
 
 #include "model/parameter_set.h"
+#include "parallel/layout.h"
 #include "support/errors.h"
 
 namespace kintsugi {

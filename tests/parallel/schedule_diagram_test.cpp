@@ -1,6 +1,4 @@
 // The drawings of a schedule: expected characters by hand, and an SVG that is well-formed XML.
-#include "parallel/schedule_diagram.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "parallel/schedule_timing.h"
 
 namespace kintsugi {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "comm/grid.h"
 #include "core/collective.h"
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "support/family_traits.h"
 #include "support/parallel_run.h"
 

@@ -8,7 +8,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/sim/sim_backend.h"
 #include "comm/sim/sim_communicator.h"
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "plan/search/planner.h"
 #include "train/engine.h"
 

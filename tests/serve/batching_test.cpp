@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "backend/backends.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "serve/engine_thread.h"
 #include "serve/page_pool.h"
 #include "support/errors.h"

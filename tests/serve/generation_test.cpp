@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "support/paths.h"
 
 namespace kintsugi {

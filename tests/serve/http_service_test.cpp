@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "core/error.h"
 #include "serve/http/service.h"
 #include "support/prometheus_parser.h"

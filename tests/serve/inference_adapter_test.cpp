@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "serve/inference_engine.h"
 #include "support/paths.h"
 #include "support/thread_world.h"

@@ -19,7 +19,7 @@
 #include "launch/node_ledger.h"
 #include "launch/topology.h"
 #include "model/adapter/stored_adapter.h"
-#include "model/checksums.h"
+#include "model/files/fingerprint.h"
 #include "plan/foreign/measured_rows.h"
 #include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
@@ -34,7 +34,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/memory_file.h"
 #include "train/config/config.h"
-#include "train/reference.h"
+#include "train/trainer/preference_reference.h"
 
 namespace kintsugi {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "serve/inference_engine.h"
 
 namespace kintsugi {

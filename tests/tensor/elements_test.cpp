@@ -1,5 +1,3 @@
-#include "tensor/elements.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <random>
 
 #include "support/raw_model.h"
+#include "tensor/dtype.h"
 
 namespace kintsugi {
 namespace {

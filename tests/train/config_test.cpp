@@ -9,7 +9,7 @@
 #include "core/file.h"
 #include "support/config_text.h"
 #include "support/paths.h"
-#include "train/config/synonyms.h"
+#include "train/config/checks.h"
 
 namespace kintsugi {
 namespace {
@@ -167,9 +167,9 @@ TEST(RunConfigErrors, EverySynonymIsOfAKnownKeyAndIsNotAKey) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
   for (const Synonym& one : run_config_synonyms()) {
-    EXPECT_TRUE(known(one.ours)) << one.theirs << " is " << one.ours;
+    EXPECT_TRUE(known(one.ours)) << one.ours;
     const std::string section = one.ours.substr(0, one.ours.find('.') + 1);
-    EXPECT_FALSE(known(section + one.theirs)) << one.theirs;
+    for (const std::string& theirs : one.theirs) EXPECT_FALSE(known(section + theirs)) << theirs;
   }
 }
 

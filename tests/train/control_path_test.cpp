@@ -4,8 +4,8 @@
 #include <bit>
 #include <fstream>
 
+#include "comm/communicator.h"
 #include "comm/exchange.h"
-#include "comm/local_communicator.h"
 #include "support/counting_communicator.h"
 #include "support/echo_communicator.h"
 #include "support/small_run.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "comm/local_communicator.h"
+#include "comm/communicator.h"
 #include "serve/inference_engine.h"
 #include "support/rank_trainers.h"
 

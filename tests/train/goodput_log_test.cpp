@@ -11,7 +11,7 @@
 #include "support/errors.h"
 #include "support/rank_trainers.h"
 #include "support/small_run.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

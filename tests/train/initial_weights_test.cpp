@@ -23,7 +23,6 @@
 #include "support/token_files.h"
 #include "support/word_tokenizer.h"
 #include "tensor/safetensors.h"
-#include "train/new_tokens.h"
 
 namespace kintsugi {
 namespace {

@@ -18,7 +18,6 @@
 #include "train/records/notifier.h"
 #include "train/records/run_events.h"
 #include "train/records/run_log.h"
-#include "train/records/stall_watch.h"
 
 namespace kintsugi {
 namespace {

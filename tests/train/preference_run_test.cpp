@@ -11,7 +11,7 @@
 #include "support/errors.h"
 #include "support/rank_trainers.h"
 #include "support/same_checkpoint.h"
-#include "train/reference.h"
+#include "train/trainer/preference_reference.h"
 
 namespace kintsugi {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "support/paths.h"
 #include "support/same_checkpoint.h"

@@ -9,7 +9,6 @@
 #include "core/file.h"
 #include "support/captured_log.h"
 #include "support/rank_trainers.h"
-#include "train/records/layout_file.h"
 #include "train/startup.h"
 
 namespace kintsugi {

@@ -1,6 +1,4 @@
 // Spikes of the loss: what they are, and runs that go back and leave out the data.
-#include "train/spikes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,8 +15,9 @@
 #include "support/same_checkpoint.h"
 #include "support/small_run.h"
 #include "train/checkpoint/branches.h"
+#include "train/health.h"
 #include "train/run_history.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

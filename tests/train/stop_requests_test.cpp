@@ -13,14 +13,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "support/captured_log.h"
 #include "support/errors.h"
 #include "support/rank_trainers.h"
 #include "support/same_checkpoint.h"
 #include "support/small_run.h"
-#include "train/signals.h"
 
 namespace kintsugi {
 namespace {

@@ -8,8 +8,6 @@
 #include <limits>
 
 #include "support/parallel_run.h"
-#include "train/led_model.h"
-#include "train/scoring_rows.h"
 
 namespace kintsugi {
 namespace {

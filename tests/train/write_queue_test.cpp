@@ -1,5 +1,3 @@
-#include "train/checkpoint/write_queue.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include "support/directory_contents.h"
 #include "support/late_backend.h"
 #include "support/temporary_directory.h"
+#include "train/checkpoint/files.h"
 
 namespace kintsugi {
 namespace {

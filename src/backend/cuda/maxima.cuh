@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backend/cuda/device.cuh"
-#include "tensor/quantized.h"
+#include "tensor/tensor.h"
 
 // The largest magnitudes of the rows and columns of a matrix, found by a kernel that reads or
 // writes it anyway. The blocks of such a kernel are (panels of 32 packs of columns, strips of

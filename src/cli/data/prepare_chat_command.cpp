@@ -10,7 +10,7 @@
 #include "core/units.h"
 #include "data/chat/prepare_job.h"
 #include "data/corpora/input_files.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

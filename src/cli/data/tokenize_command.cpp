@@ -11,7 +11,7 @@
 #include "core/units.h"
 #include "data/corpora/input_files.h"
 #include "data/corpora/tokenize_job.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

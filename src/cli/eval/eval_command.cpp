@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/options.h"
+#include "comm/communicator.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/progress.h"

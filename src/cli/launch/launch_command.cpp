@@ -14,10 +14,8 @@
 #include "cli/launch/watch.h"
 #include "cli/options.h"
 #include "core/error.h"
-#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "core/new_file.h"
 #include "core/output_file.h"
 #include "core/units.h"
 #include "launch/child_session.h"
@@ -25,7 +23,7 @@
 #include "launch/slurm.h"
 #include "launch/supervisor.h"
 #include "report/runs/run_status.h"
-#include "train/config/config_file.h"
+#include "train/config/config.h"
 #include "train/startup.h"
 
 namespace kintsugi {

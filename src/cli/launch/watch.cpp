@@ -20,7 +20,7 @@
 #include "launch/slurm.h"
 #include "launch/supervisor.h"
 #include "report/runs/run_status.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

@@ -16,6 +16,7 @@
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
 #include "core/error.h"
+#include "comm/communicator.h"
 #include "core/log.h"
 #include "serve/generation.h"
 #include "serve/prompts.h"

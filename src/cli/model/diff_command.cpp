@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/table.h"
-#include "model/compare.h"
+#include "model/files/compare.h"
 
 namespace kintsugi {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "eval/run/replicated_model.h"
-#include "model/adapter/model_files.h"
+#include "model/adapter/peft_config.h"
 
 namespace kintsugi {
 namespace {

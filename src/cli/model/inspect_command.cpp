@@ -16,7 +16,7 @@
 #include "core/table.h"
 #include "core/units.h"
 #include "model/adapter/peft_config.h"
-#include "model/compare.h"
+#include "model/files/compare.h"
 #include "train/checkpoint/checkpoint.h"
 
 namespace kintsugi {

@@ -15,7 +15,7 @@
 #include "core/units.h"
 #include "data/tokenizers/tokenizer.h"
 #include "model/adapter/merge_adapter.h"
-#include "model/merge.h"
+#include "model/files/merge.h"
 
 namespace kintsugi {
 namespace {

@@ -21,7 +21,7 @@
 #include "plan/machines/calibration.h"
 #include "train/config/keys.h"
 #include "train/engine.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

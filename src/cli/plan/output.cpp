@@ -10,7 +10,7 @@
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "energy/carbon.h"
-#include "parallel/schedule_diagram.h"
+#include "model/model_fields.h"
 #include "parallel/schedule_timing.h"
 
 namespace kintsugi {

@@ -9,7 +9,6 @@
 #include "core/output_file.h"
 #include "core/table.h"
 #include "parallel/schedule.h"
-#include "parallel/schedule_diagram.h"
 #include "parallel/schedule_timing.h"
 
 namespace kintsugi {

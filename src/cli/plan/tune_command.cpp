@@ -27,8 +27,8 @@
 #include "model/metrics.h"
 #include "plan/search/trial_log.h"
 #include "plan/search/tuning_report.h"
-#include "train/config/config_file.h"
-#include "train/signals.h"
+#include "train/config/config.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

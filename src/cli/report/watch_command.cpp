@@ -18,7 +18,7 @@
 #include "core/units.h"
 #include "report/watch/frame.h"
 #include "report/watch/run_watch.h"
-#include "train/signals.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {

@@ -10,7 +10,6 @@
 #include "cli/train/dry_run.h"
 #include "comm/launch_environment.h"
 #include "core/error.h"
-#include "core/exit_code.h"
 #include "core/log.h"
 #include "plan/costs/footprint.h"
 

@@ -13,7 +13,7 @@
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
 #include "core/build_info.h"
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "train/engine_options.h"

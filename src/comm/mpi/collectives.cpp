@@ -1,4 +1,3 @@
-#include "comm/mpi/collectives.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,8 +5,7 @@
 #include <map>
 
 #include "comm/launch_environment.h"
-#include "comm/local_communicator.h"
-#include "comm/mpi/collectives.h"
+#include "comm/mpi/exchange.h"
 #include "core/collective.h"
 
 namespace kintsugi {
@@ -60,7 +59,7 @@ class MpiCommunicator : public Communicator {
  private:
   std::int64_t& count_of(const Call& call) {
     if (!is_message(call.kind)) return collectives_;
-    return (call.kind == Collective::Send ? sent_ : received_)[static_cast<std::size_t>(call.peer)];
+    return (call.kind == Collective::Send ? sent_ : received_)[call.peer];
   }
   TraceSpan span_of(const Call& call, std::int64_t number) const {
     TraceSpan span{.kind = SpanKind::Communication,

@@ -1,7 +1,6 @@
 #include <algorithm>
-#include <cstring>
 
-#include "comm/mpi/collectives.h"
+#include "comm/mpi/exchange.h"
 #include "comm/reduce.h"
 
 namespace kintsugi {
@@ -32,8 +31,7 @@ class PeerExchange : public Exchange {
 
  protected:
   // Every rank starts with a different peer, so that no rank receives all messages at once.
-  template <class F>
-  void for_each_peer(F&& function) {
+  void for_each_peer(auto&& function) {
     const int size = group().size;
     for (int step = 1; step < size; ++step)
       function((group().rank + step) % size, (group().rank + size - step) % size);

@@ -1,13 +1,20 @@
 #include "comm/nccl/nccl_world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
 
+#include "comm/communicator.h"
 #include "comm/exchange.h"
-#include "comm/local_communicator.h"
-#include "comm/nccl/environment.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/socket.h"
 #include "core/error.h"
@@ -18,6 +25,64 @@ namespace kintsugi {
 using namespace nccl;
 
 namespace {
+
+// Sets NCCL variables that we rely on, unless the user has set them. Call it before NCCL is used.
+void set_defaults() {
+  // Connect when a communicator is created. Otherwise the first call connects and blocks the host
+  // until all other ranks have made it.
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
+// The NCCL variables of the environment: "NCCL_SOCKET_IFNAME=ib0 NCCL_NET_PLUGIN=…", or "".
+std::string nccl_variables() {
+  std::vector<std::string> found;
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    if (std::string_view(*variable).starts_with("NCCL_")) found.emplace_back(*variable);
+  std::sort(found.begin(), found.end());
+  std::string text;
+  for (const std::string& variable : found) text += (text.empty() ? "" : " ") + variable;
+  return text;
+}
+
+// Returns "IB" for an NCCL log that contains "… Using network IB".
+std::optional<std::string> network_of(const std::string& log) {
+  constexpr std::string_view kWords = "Using network ";
+  const std::size_t at = log.rfind(kWords);
+  if (at == std::string::npos) return {};
+  const std::size_t begin = at + kWords.size();
+  return log.substr(begin, log.find('\n', begin) - begin);
+}
+
+// Makes NCCL write a log, the only way to find out which network it uses. Construct it before NCCL
+// is used.
+class NetworkLog {
+ public:
+  explicit NetworkLog(bool enabled) {
+    if (!enabled || std::getenv("NCCL_DEBUG") != nullptr) return;
+    path_ = std::filesystem::temp_directory_path() / fmt::format("kintsugi-nccl-{}.log", getpid());
+    setenv("NCCL_DEBUG", "INFO", 1);
+    setenv("NCCL_DEBUG_SUBSYS", "INIT", 0);
+    setenv("NCCL_DEBUG_FILE", path_.c_str(), 1);
+  }
+  ~NetworkLog() {
+    if (path_.empty()) return;
+    std::error_code error;
+    std::filesystem::remove(path_, error);  // NCCL keeps writing to the removed file
+    for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
+  }
+  NetworkLog(const NetworkLog&) = delete;
+  NetworkLog& operator=(const NetworkLog&) = delete;
+
+  // Empty if it is not enabled, or if the user has set NCCL_DEBUG.
+  std::optional<std::string> network() const {
+    if (path_.empty()) return {};
+    std::ifstream file(path_);
+    return network_of(std::string(std::istreambuf_iterator<char>(file), {}));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
 
 std::string version_text() {
   int version = 0;
@@ -96,7 +161,7 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
   check_gpus(*all, options);
   set_defaults();
   const bool several_nodes = hosts.local_size() < hosts.size();
-  const std::string variables = nccl::variables();
+  const std::string variables = nccl_variables();
   const NetworkLog log(several_nodes);
   make_parent();
   const auto found = log.network();

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -13,14 +16,26 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/missing_ranks.h"
-#include "comm/nccl/calls.h"
 #include "comm/rank_failure.h"
 #include "comm/roll_call.h"
 #include "core/collective.h"
 #include "core/trace.h"
+#include "tensor/tensor.h"
 
 namespace kintsugi::nccl {
+
+// ---- calls of CUDA and NCCL
+
+// Throw Failure with the message of CUDA or NCCL.
+void check_cuda(cudaError_t status, const char* call);
+void check_nccl(ncclResult_t status, const char* call);
+
+ncclDataType_t type_of(DType dtype);
+
+// Whether the event has occurred.
+bool is_done(cudaEvent_t event);
+
+// ---- calls in flight
 
 // An NCCL communicator and the stream on which its calls run, one after the other.
 struct Lane {

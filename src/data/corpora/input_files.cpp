@@ -65,15 +65,12 @@ std::vector<std::filesystem::path> expand_inputs(const std::vector<std::string>&
 
 // Reads the file through one buffer. `rest` is read but not consumed yet.
 struct TextStream::Source {
-  explicit Source(const std::filesystem::path& path) : name(path.string()), buffer(256 * 1024) {
-    descriptor = open_regular_file(path);
+  explicit Source(const std::filesystem::path& path)
+      : name(path.string()), descriptor(open_regular_file(path)), buffer(256 * 1024) {
     struct stat status {};
     if (::fstat(descriptor, &status) == 0) total = static_cast<std::uint64_t>(status.st_size);
     ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
   }
-  ~Source() { ::close(descriptor); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
 
   std::size_t read(char* to, std::size_t bytes) {
     ssize_t got;
@@ -92,7 +89,7 @@ struct TextStream::Source {
   std::uint64_t position() const { return bytes_read - rest.size(); }
 
   std::string name;
-  int descriptor = -1;
+  FileDescriptor descriptor;
   std::vector<char> buffer;
   std::string_view rest;
   std::uint64_t bytes_read = 0, total = 0;

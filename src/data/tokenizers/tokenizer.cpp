@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/run_directory.h"
 #include "data/tokenizers/bpe_tokenizer.h"
 #include "data/tokenizers/tokenizer_formats.h"
 

@@ -7,7 +7,7 @@
 #include "core/units.h"
 #include "model/families/family.h"
 #include "model/initialize.h"
-#include "tensor/elements.h"
+#include "tensor/dtype.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {

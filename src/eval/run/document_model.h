@@ -9,7 +9,7 @@
 
 #include "backend/backend.h"
 #include "core/progress.h"
-#include "model/unused_weights.h"
+#include "model/files/stored_model.h"
 #include "model/whole_model.h"
 
 namespace kintsugi {

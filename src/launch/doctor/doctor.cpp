@@ -11,8 +11,6 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/agreement.h"
-#include "comm/clock_offset.h"
 #include "comm/exchange.h"
 #include "comm/socket.h"
 

@@ -9,7 +9,7 @@
 #include "core/units.h"
 #include "launch/doctor/measure.h"
 #include "tensor/arena.h"
-#include "tensor/elements.h"
+#include "tensor/dtype.h"
 
 namespace kintsugi {
 namespace {

@@ -1,8 +1,10 @@
 #include "model/adapter/apply_adapter.h"
 
 #include <algorithm>
+#include <set>
 
-#include "model/file_loader.h"
+#include "core/error.h"
+#include "model/files/file_loader.h"
 #include "tensor/arena.h"
 
 namespace kintsugi {
@@ -20,7 +22,7 @@ std::vector<std::int64_t> global_indices(const Parameter& parameter, int dimensi
   for_each_range(shard, {parameter.global[dimension]}, tp_rank, 0, local,
                  [&](const ShardRange& range) {
                    for (std::int64_t i = 0; i < range.count; ++i)
-                     indices[static_cast<std::size_t>(range.local + i)] = range.global + i;
+                     indices[range.local + i] = range.global + i;
                  });
   return indices;
 }
@@ -36,11 +38,10 @@ LowRankUpdate local_update(const LowRankUpdate& all, const Parameter& parameter,
                                   columns = global_indices(parameter, 1, tp_rank);
   for (const std::int64_t row : rows)
     for (std::int64_t k = 0; k < all.rank; ++k)
-      local.left.push_back(row < 0 ? 0 : all.left[static_cast<std::size_t>(row * all.rank + k)]);
+      local.left.push_back(row < 0 ? 0 : all.left[row * all.rank + k]);
   for (std::int64_t k = 0; k < all.rank; ++k)
     for (const std::int64_t column : columns)
-      local.right.push_back(
-          column < 0 ? 0 : all.right[static_cast<std::size_t>(k * all.columns + column)]);
+      local.right.push_back(column < 0 ? 0 : all.right[k * all.columns + column]);
   return local;
 }
 
@@ -77,17 +78,18 @@ void add_update(Backend& backend, const Tensor& weight, const LowRankUpdate& upd
   backend.synchronize();  // the memory of this function is released
 }
 
-void announce_whole(FileLoader& loader, const SafetensorsModel::Location& found,
-                    const Parameter& parameter, int tp_rank, const Tensor& weight) {
+// Announces to the loader the elements from `first` on of a rank's shard of a parameter.
+void announce(FileLoader& loader, const SafetensorsModel::Location& found,
+              const Parameter& parameter, int tp_rank, std::int64_t first,
+              const Tensor& destination) {
   const int file = loader.open(found.file->path());
   const DType stored = *found.entry->dtype;
-  const Tensor flat = weight.view({weight.elements()});
-  for_each_range(parameter.shard, parameter.global, tp_rank, 0, weight.elements(),
+  for_each_range(parameter.shard, parameter.global, tp_rank, first, first + destination.elements(),
                  [&](const ShardRange& range) {
                    loader.load(file,
                                found.file->offset(*found.entry) +
                                    static_cast<std::uint64_t>(range.global) * size_of(stored),
-                               stored, flat.rows(range.local, range.count));
+                               stored, destination.rows(range.local - first, range.count));
                  });
 }
 
@@ -101,13 +103,43 @@ void apply_adapter(Backend& backend, const ParameterStore& store, const StoredAd
   for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i) {
     const Parameter& parameter = set[i];
     if (const auto found = adapter.whole().find(parameter.name); found != adapter.whole().end())
-      announce_whole(loader, found->second, parameter, set.tp_rank(), store.weight(i));
+      announce(loader, found->second, parameter, set.tp_rank(), 0,
+               store.weight(i).view({parameter.shape.elements()}));
   }
   loader.run();
   for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i)
     if (const Parameter& parameter = set[i]; adapter.matrix_of(parameter.name) != nullptr)
       add_update(backend, store.weight(i),
                  local_update(adapter.update_of(parameter), parameter, set.tp_rank()));
+}
+
+AdapterParameters::AdapterParameters(FileLoader& loader, const StoredAdapter& adapter,
+                                     const ModelConfig& model)
+    : loader_(&loader), adapter_(&adapter) {
+  const ParameterSet set(model);
+  std::set<std::string> used;
+  for (const Parameter& parameter : set.parameters()) {
+    if (!parameter.trained) continue;
+    const SafetensorsModel::Location found = adapter.find(parameter);
+    if (!found)
+      user_error(
+          "{} has no tensor {}: the run trains other modules than this adapter has; compare "
+          "adapter.targets and adapter.train with its {}",
+          adapter.directory().string(), name_in_adapter(parameter), kAdapterConfig);
+    used.insert(found.entry->name);
+  }
+  for (const std::string& name : adapter.tensors().names())
+    if (!used.contains(name))
+      user_error(
+          "{} has a tensor {}, which the run does not train: compare adapter.targets and "
+          "adapter.train with its {}",
+          adapter.directory().string(), name, kAdapterConfig);
+}
+
+void AdapterParameters::fill_parameter(Backend&, const Tensor& destination,
+                                       const Parameter& parameter, int tp_rank,
+                                       std::int64_t first) const {
+  announce(*loader_, adapter_->find(parameter), parameter, tp_rank, first, destination);
 }
 
 }  // namespace kintsugi

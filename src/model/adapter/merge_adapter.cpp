@@ -1,12 +1,9 @@
 #include "model/adapter/merge_adapter.h"
 
-#include <optional>
-
 #include "core/error.h"
-#include "model/adapter/model_files.h"
 #include "model/adapter/stored_adapter.h"
-#include "model/checksums.h"
-#include "tensor/elements.h"
+#include "model/files/fingerprint.h"
+#include "tensor/dtype.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
-#include "model/adapter/model_files.h"
-#include "model/model_writer.h"
+#include "model/adapter/peft_config.h"
+#include "model/files/model_writer.h"
 
 namespace kintsugi {
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "core/error.h"
 #include "core/file.h"
 #include "model/families/config_json.h"
 #include "model/parameter_set.h"
@@ -45,9 +46,8 @@ constexpr std::array<std::string_view, 21> kHarmless = {"auto_mapping",
 constexpr std::array<std::string_view, 6> kRead = {
     "peft_type", "lora_alpha", "bias", "rank_pattern", "alpha_pattern", "init_lora_weights"};
 
-template <class Keys>
-bool lists(const Keys& keys, std::string_view key) {
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
+bool lists(const auto& keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
 }
 
 bool is_off(const json& value) {
@@ -85,7 +85,7 @@ std::vector<std::string> names_at(const json& root, const char* key, const std::
       user_error("{}: {} has {}, which is not a name", source, key, short_text(name));
     names.push_back(name.get<std::string>());
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
@@ -221,7 +221,7 @@ PeftConfig read_peft_config(const fs::path& directory) {
 
 std::string write_peft_config(const PeftConfig& config) {
   const auto names = [](std::vector<std::string> list) {
-    std::sort(list.begin(), list.end());
+    std::ranges::sort(list);
     return list;
   };
   ordered_json root;
@@ -279,7 +279,7 @@ PeftConfig peft_config_of(const ModelConfig& model, const std::string& base) {
     }
   }
   if (!named) config.lora.targets.assign(targets.begin(), targets.end());
-  std::sort(config.lora.targets.begin(), config.lora.targets.end());
+  std::ranges::sort(config.lora.targets);
   return config;
 }
 
@@ -292,6 +292,47 @@ bool is_adapter_directory(const fs::path& directory) {
 void refuse_adapter(const fs::path& directory) {
   user_error("{} is an adapter, not a complete model: make one with kintsugi model merge-adapter",
              directory.string());
+}
+
+const fs::path& ModelFiles::tokenizer() const {
+  std::error_code ignored;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"})
+    if (!adapter.empty() && fs::exists(adapter / name, ignored)) return adapter;
+  return model;
+}
+
+fs::path base_of_adapter(const fs::path& adapter, const PeftConfig& config,
+                         std::string_view remedy) {
+  if (config.base.empty())
+    user_error("{} does not name its base model: {}", (adapter / kAdapterConfig).string(), remedy);
+  std::error_code ignored;
+  for (const fs::path& path : {fs::path(config.base), adapter / config.base}) {
+    if (!fs::is_directory(path, ignored)) continue;
+    const fs::path base = model_directory(path);
+    if (is_adapter_directory(base))
+      user_error(
+          "the base of {}, {}, is an adapter itself: merge it first with kintsugi model "
+          "merge-adapter",
+          adapter.string(), base.string());
+    return base;
+  }
+  user_error("the base model of {}, '{}', is not a directory here: {}", adapter.string(),
+             config.base, remedy);
+}
+
+ModelFiles find_model(const fs::path& checkpoint, const fs::path& adapter) {
+  const fs::path path = model_directory(checkpoint);
+  if (adapter.empty()) {
+    if (!is_adapter_directory(path)) return {path};
+    return {base_of_adapter(path, read_peft_config(path)), path};
+  }
+  if (is_adapter_directory(path))
+    user_error("{} is an adapter itself: give its base model as --checkpoint", path.string());
+  const fs::path directory = model_directory(adapter);
+  std::error_code ignored;
+  if (!fs::exists(directory / kAdapterConfig, ignored))
+    user_error("--adapter {} is not an adapter: it has no {}", adapter.string(), kAdapterConfig);
+  return {path, directory};
 }
 
 }  // namespace kintsugi

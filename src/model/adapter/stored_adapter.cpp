@@ -3,13 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "core/error.h"
+#include "model/files/stored_model.h"
 #include "model/lora.h"
-#include "model/stored_model.h"
-#include "tensor/elements.h"
+#include "tensor/dtype.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -61,8 +60,7 @@ std::string shape_of(const SafetensorsEntry& entry) {
 void check_shape(const Location& found, const Shape& shape, const std::string& mismatch) {
   const std::vector<std::int64_t>& stored = found.entry->shape;
   bool same = stored.size() == static_cast<std::size_t>(shape.rank());
-  for (int i = 0; same && i < shape.rank(); ++i)
-    same = stored[static_cast<std::size_t>(i)] == shape[i];
+  for (int i = 0; same && i < shape.rank(); ++i) same = stored[i] == shape[i];
   if (!same)
     user_error("{}: {} has shape {}, the model needs {}", mismatch, found.entry->name,
                shape_of(*found.entry), to_string(shape));
@@ -80,9 +78,7 @@ std::vector<double> transposed(const std::vector<double>& values, std::int64_t r
                                std::int64_t columns) {
   std::vector<double> result(values.size());
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j)
-      result[static_cast<std::size_t>(j * rows + i)] =
-          values[static_cast<std::size_t>(i * columns + j)];
+    for (std::int64_t j = 0; j < columns; ++j) result[j * rows + i] = values[i * columns + j];
   return result;
 }
 
@@ -220,7 +216,7 @@ LoraConfig StoredAdapter::training_config() const {
   if (lora.targets.empty()) lora.targets = targets();
   // PEFT also lists modules that the model does not have.
   std::erase_if(lora.train, [&](const std::string& module) {
-    return std::none_of(whole_.begin(), whole_.end(), [&](const auto& entry) {
+    return std::ranges::none_of(whole_, [&](const auto& entry) {
       const std::string& name = entry.first;
       return name.starts_with(module + ".") || name.find("." + module + ".") != name.npos;
     });

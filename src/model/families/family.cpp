@@ -1,7 +1,5 @@
 #include "model/families/family.h"
 
-#include <array>
-
 #include "core/error.h"
 
 namespace kintsugi {

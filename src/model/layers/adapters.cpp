@@ -67,8 +67,7 @@ Tensor Adapters::input(const LayerRun& run, Tensor x) const {
 }
 
 // Calls f(matrix, columns of y, columns of low) for each adapter.
-template <class F>
-void Adapters::for_each(Tensor low, Tensor y, const F& f) const {
+void Adapters::for_each(Tensor low, Tensor y, const auto& f) const {
   for (std::size_t i = 0; i < matrices_.size(); ++i)
     f(matrices_[i], y.part(1, matrices_[i].first, matrices_[i].outputs),
       low.part(1, static_cast<std::int64_t>(i) * spec_.r, spec_.r));

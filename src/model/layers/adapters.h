@@ -44,8 +44,7 @@ class Adapters {
   DropoutOptions dropout(const LayerRun& run) const;
   Tensor input(const LayerRun& run, Tensor x) const;  // x, or its dropout
   Tensor a(const LayerRun& run) const { return run.store().weight(a_, a_shape_); }
-  template <class F>
-  void for_each(Tensor low, Tensor y, const F& f) const;
+  void for_each(Tensor low, Tensor y, const auto& f) const;
 
   AdapterSpec spec_;
   int a_ = -1;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "model/context_shard.h"
+#include "model/shard.h"
 
 namespace kintsugi {
 

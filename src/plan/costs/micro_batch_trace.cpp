@@ -7,7 +7,7 @@
 #include "comm/sim/sim_communicator.h"
 #include "model/fp8.h"
 #include "model/stage.h"
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 
 namespace kintsugi {
 

@@ -5,7 +5,7 @@
 #include "backend/sim/sim_backend.h"
 #include "comm/sim/sim_communicator.h"
 #include "parallel/copy_sums.h"
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "parallel/sharding.h"
 
 namespace kintsugi {

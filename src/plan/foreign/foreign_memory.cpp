@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "plan/costs/block_bytes.h"
 
 namespace kintsugi {

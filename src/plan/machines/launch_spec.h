@@ -63,21 +63,13 @@ struct LaunchSpec {
 };
 
 template <>
-struct EnumWords<JobLauncher> {
-  static constexpr std::array<std::string_view, 2> words = {"srun", "mpirun"};
-};
+inline constexpr EnumWords<2> kEnumWords<JobLauncher> = {"srun", "mpirun"};
 template <>
-struct EnumWords<GpuRequest> {
-  static constexpr std::array<std::string_view, 3> words = {"gpus-per-node", "gres", "none"};
-};
+inline constexpr EnumWords<3> kEnumWords<GpuRequest> = {"gpus-per-node", "gres", "none"};
 template <>
-struct EnumWords<CpuBinding> {
-  static constexpr std::array<std::string_view, 4> words = {"masks", "cores", "none", "slurm"};
-};
+inline constexpr EnumWords<4> kEnumWords<CpuBinding> = {"masks", "cores", "none", "slurm"};
 template <>
-struct EnumWords<ContainerRuntime> {
-  static constexpr std::array<std::string_view, 2> words = {"apptainer", "singularity"};
-};
+inline constexpr EnumWords<2> kEnumWords<ContainerRuntime> = {"apptainer", "singularity"};
 
 inline constexpr double kLongestSignal_s = 65535;  // of sbatch --signal
 

@@ -15,9 +15,7 @@ namespace kintsugi {
 // Whose GPUs a machine has. None: it has no GPUs, and `gpu` describes its CPU cores.
 enum class GpuVendor : std::uint8_t { Unknown, None, Nvidia, Amd };
 template <>
-struct EnumWords<GpuVendor> {
-  static constexpr std::array<std::string_view, 4> words = {"unknown", "none", "nvidia", "amd"};
-};
+inline constexpr EnumWords<4> kEnumWords<GpuVendor> = {"unknown", "none", "nvidia", "amd"};
 
 // One accelerator as the job scheduler counts it: a GPU, or one of the two dies of an MI250X.
 // Efficiencies are fractions of the specified peak that the best case reaches.

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "plan/costs/loading.h"
 
 namespace kintsugi {

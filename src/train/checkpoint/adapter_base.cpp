@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "model/adapter/peft_config.h"
-#include "model/fingerprint.h"
+#include "model/files/fingerprint.h"
 #include "train/checkpoint/checkpoint.h"
 
 namespace kintsugi {

@@ -8,9 +8,51 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/log.h"
 
 namespace kintsugi {
+
+using Json = nlohmann::ordered_json;
+
+bool Lineage::descends_from(const Ancestor& other) const {
+  return std::ranges::find(ancestors, other) != ancestors.end();
+}
+
+Lineage child_lineage(const std::vector<Ancestor>& ancestors, std::int64_t sequence,
+                      const std::string& content) {
+  const std::size_t skipped =
+      ancestors.size() > kMostAncestors ? ancestors.size() - kMostAncestors : 0;
+  const std::string parent = ancestors.empty() ? "" : ancestors.back().id;
+  return {.sequence = sequence,
+          .id = hex64(hash64(parent + "\n" + content)),
+          .ancestors = {ancestors.begin() + static_cast<std::ptrdiff_t>(skipped), ancestors.end()}};
+}
+
+std::string to_json(const Lineage& lineage) {
+  Json ancestors = Json::array();
+  for (const Ancestor& one : lineage.ancestors) ancestors.push_back({one.name, one.id});
+  return Json{{"sequence", lineage.sequence}, {"id", lineage.id}, {"ancestors", ancestors}}.dump() +
+         "\n";
+}
+
+Lineage read_lineage(const std::filesystem::path& state) {
+  const std::filesystem::path path = state / "lineage.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return {};
+  try {
+    const Json json = Json::parse(read_text_file(path));
+    Lineage lineage;
+    lineage.sequence = json.at("sequence").get<std::int64_t>();
+    lineage.id = json.at("id").get<std::string>();
+    for (const Json& one : json.at("ancestors"))
+      lineage.ancestors.push_back({one.at(0).get<std::string>(), one.at(1).get<std::string>()});
+    return lineage;
+  } catch (const nlohmann::json::exception&) {
+    return {};  // load_checkpoint() reports the damage; until then it counts as having no lineage
+  }
+}
+
 namespace fs = std::filesystem;
 namespace {
 
@@ -31,8 +73,8 @@ std::vector<CheckpointPaths> in_order_of_saving(std::vector<CheckpointPaths> che
   std::vector<std::pair<std::int64_t, CheckpointPaths>> numbered;
   for (CheckpointPaths& one : checkpoints)
     numbered.emplace_back(lineage_of(one).sequence, std::move(one));
-  std::stable_sort(numbered.begin(), numbered.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(numbered,
+                           [](const auto& a, const auto& b) { return a.first < b.first; });
   checkpoints.clear();
   for (auto& [sequence, one] : numbered) checkpoints.push_back(std::move(one));
   return checkpoints;
@@ -83,8 +125,8 @@ std::string named_by_latest(const fs::path& folder) {
 // Returns whether the checkpoint descends from one of this name, so is on an abandoned branch.
 bool comes_after(const CheckpointPaths& checkpoint, const std::string& name) {
   const Lineage lineage = lineage_of(checkpoint);
-  return std::any_of(lineage.ancestors.begin(), lineage.ancestors.end(),
-                     [&](const Ancestor& one) { return one.name == name; });
+  return std::ranges::any_of(lineage.ancestors,
+                             [&](const Ancestor& one) { return one.name == name; });
 }
 
 [[noreturn]] void refuse(const fs::path& folder, const std::vector<CheckpointPaths>& checkpoints) {
@@ -251,7 +293,7 @@ void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
     return one.name == newest.name || kept || !what_is_missing(one).empty();
   });
   all = in_order_of_saving(std::move(all));
-  std::stable_partition(all.begin(), all.end(), is_abandoned);
+  std::ranges::stable_partition(all, is_abandoned);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) <= all.size(); ++i)
     remove_checkpoint(all[i]);
 }

@@ -6,19 +6,17 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <vector>
 
-#include "comm/agreement.h"
 #include "comm/exchange.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "model/fingerprint.h"
+#include "model/adapter/apply_adapter.h"
+#include "model/files/fingerprint.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
-#include "train/checkpoint/files.h"
 #include "train/checkpoint/history.h"
-#include "train/checkpoint/saved_tensors.h"
-#include "train/checkpoint/stored_weights.h"
+#include "train/checkpoint/snapshot.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -87,6 +85,64 @@ DType saved_precision(const fs::path& model) {
 }
 
 namespace {
+
+void check_adapter_settings(const StoredAdapter& adapter, const LoraConfig& wanted) {
+  const LoraConfig saved = adapter.training_config();
+  const auto text = [](const LoraConfig& lora) {
+    return fmt::format("r {}, alpha {:g}{}", lora.r, lora.alpha, lora.rslora ? ", rslora" : "");
+  };
+  if (text(saved) != text(wanted))
+    user_error(
+        "the checkpoint {} has adapters of {}, and `adapter:` asks for {}: restore these keys, or "
+        "start a new run with adapter.init",
+        adapter.directory().string(), text(saved), text(wanted));
+}
+
+// The weights of a checkpoint: those in its directory, or, if adapters are trained, the trained
+// parameters in a PEFT directory and the others in their base model. Throws UserError if they do
+// not belong to the engine's model.
+class StoredWeights {
+ public:
+  StoredWeights(FileLoader& loader, const fs::path& directory, const Engine& engine) {
+    if (engine.options().model.lora.on()) {
+      open_adapter(loader, directory, engine);
+      return;
+    }
+    files_.emplace(directory);
+    stored_.emplace(loader, *files_, engine.parameters());
+    all_ = trained_ = &*stored_;
+  }
+
+  StoredWeights(const StoredWeights&) = delete;
+  StoredWeights& operator=(const StoredWeights&) = delete;
+
+  const ParameterSource& all() const { return *all_; }
+  const ParameterSource& trained() const { return *trained_; }
+
+ private:
+  void open_adapter(FileLoader& loader, const fs::path& directory, const Engine& engine) {
+    const EngineOptions& options = engine.options();
+    files_.emplace(options.base);
+    adapter_.emplace(directory, options.model, options.base);
+    check_adapter_settings(*adapter_, options.model.lora);
+    stored_.emplace(loader, *files_, engine.parameters(), "",
+                    [](const Parameter& parameter) { return !parameter.trained; });
+    adapters_.emplace(loader, *adapter_, options.model);
+    chosen_.emplace([this](const Parameter& parameter) -> const ParameterSource& {
+      if (parameter.trained) return *adapters_;
+      return *stored_;
+    });
+    all_ = &*chosen_;
+    trained_ = &*adapters_;
+  }
+
+  std::optional<SafetensorsModel> files_;
+  std::optional<StoredAdapter> adapter_;
+  std::optional<StoredParameters> stored_;
+  std::optional<AdapterParameters> adapters_;
+  std::optional<ChosenParameters> chosen_;
+  const ParameterSource *all_ = nullptr, *trained_ = nullptr;
+};
 
 struct StoredSlot {
   const UpdateRule* rule;
@@ -196,7 +252,7 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
   // Runs in 16 bits store their master weights there.
   const auto trained = [](const Parameter& parameter) { return parameter.trained; };
   const auto& parameters = set.parameters();
-  const auto first = std::find_if(parameters.begin(), parameters.end(), trained);
+  const auto first = std::ranges::find_if(parameters, trained);
   const bool has_master =
       first != parameters.end() && saved_optimizer.find(kMasterPrefix + first->name);
   std::optional<StoredParameters> stored_master;
@@ -219,6 +275,21 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
 }
 
 }  // namespace
+
+void check_saved_model(const fs::path& checkpoint, const ModelConfig& model) {
+  const bool adapter = is_adapter_directory(checkpoint);
+  if (adapter && !model.lora.on())
+    user_error(
+        "the checkpoint {} holds an adapter: give the keys of `adapter:` that it was trained with, "
+        "or merge it with kintsugi model merge-adapter and start from that with model.init",
+        checkpoint.string());
+  if (!adapter && model.lora.on())
+    user_error(
+        "the checkpoint {} holds a complete model, and `adapter:` asks for adapters: start a new "
+        "run from it with model.init",
+        checkpoint.string());
+  if (!adapter) check_shapes(read_hf_config(checkpoint / "config.json"), model, checkpoint);
+}
 
 std::string saved_config(const fs::path& model) {
   const fs::path path = state_directory(model) / "config.yaml";

@@ -10,12 +10,11 @@
 #include "data/sampling/batch_schedule.h"
 #include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
-#include "optim/loss_scaler.h"
 #include "optim/skip_step.h"
 #include "train/checkpoint/branches.h"
 #include "train/checkpoint/files.h"
 #include "train/engine.h"
-#include "train/spikes.h"
+#include "train/health.h"
 
 namespace kintsugi {
 

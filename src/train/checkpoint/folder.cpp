@@ -9,7 +9,6 @@
 #include <cstring>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -67,7 +66,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error))
     names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -213,7 +212,7 @@ std::vector<CheckpointPaths> list_checkpoints(const fs::path& folder) {
   const auto by_step = [](const CheckpointPaths& a, const CheckpointPaths& b) {
     return std::pair(a.name.size(), a.name) < std::pair(b.name.size(), b.name);
   };
-  std::sort(found.begin(), found.end(), by_step);  // names have eight digits or more
+  std::ranges::sort(found, by_step);  // names have eight digits or more
   return found;
 }
 

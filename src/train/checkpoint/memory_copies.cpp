@@ -6,14 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
-#include <set>
 #include <sstream>
 
 #include "comm/exchange.h"
@@ -93,28 +90,20 @@ MemoryCopies::MemoryCopies(Engine& engine, Options options)
 
 void MemoryCopies::find_partners() {
   const auto ranks = static_cast<std::size_t>(world_.size());
-  file_sizes_.resize(ranks);
-  auto own = static_cast<std::int64_t>(file_bytes_);
+  file_sizes_ = gather_values(world_, static_cast<std::int64_t>(file_bytes_));
   const auto expect = [&](int rank, bool of_node) {
     for (int i = 0; i < kGenerations; ++i) expected_.insert(memory_file_name(rank, of_node, i));
   };
-  if (ranks == 1) {
-    file_sizes_[0] = own;
-    return expect(0, true);
-  }
-  world_.wait(world_.all_gather(Tensor(file_sizes_.data(), DType::I64, {world_.size()}),
-                                Tensor(&own, DType::I64, {1})));
+  if (ranks == 1) return expect(0, true);
   const std::vector<std::string> nodes = gather_texts(world_, options_.node);
   const std::vector<int> partners = partners_of(nodes);
-  partner_ = partners[static_cast<std::size_t>(world_.rank())];
+  partner_ = partners[world_.rank()];
   for (std::size_t rank = 0; rank < ranks; ++rank)
     if (partners[rank] == world_.rank()) client_ = static_cast<int>(rank);
-  const auto on_this_node = [&](int rank) {
-    return rank >= 0 && nodes[static_cast<std::size_t>(rank)] == options_.node;
-  };
+  const auto on_this_node = [&](int rank) { return rank >= 0 && nodes[rank] == options_.node; };
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (on_this_node(rank)) expect(rank, true);
-    if (on_this_node(partners[static_cast<std::size_t>(rank)])) expect(rank, false);
+    if (on_this_node(partners[rank])) expect(rank, false);
     if (on_this_node(rank) && rank < world_.rank()) first_on_node_ = false;
   }
 }
@@ -139,8 +128,7 @@ fs::path MemoryCopies::path_of(int rank, bool own, int generation) const {
 
 std::size_t MemoryCopies::reserved_bytes() const {
   std::size_t bytes = file_bytes_;
-  if (client_ >= 0)
-    bytes += static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(client_)]);
+  if (client_ >= 0) bytes += static_cast<std::size_t>(file_sizes_[client_]);
   return kGenerations * bytes;
 }
 
@@ -162,7 +150,7 @@ void MemoryCopies::check_space() const {
     for (int i = 0; i < kGenerations; ++i) {
       std::error_code error;
       const std::uintmax_t size = fs::file_size(path_of(rank, own, i), error);
-      const auto wanted = static_cast<std::uintmax_t>(file_sizes_[static_cast<std::size_t>(rank)]);
+      const auto wanted = static_cast<std::uintmax_t>(file_sizes_[rank]);
       if (!error && size == wanted) needed -= wanted;
     }
   };
@@ -191,9 +179,8 @@ void MemoryCopies::open(std::int64_t step) {
     for (int i = 0; i < kGenerations; ++i)
       own_.emplace_back(path_of(world_.rank(), true, i), file_bytes_);
     for (int i = 0; i < kGenerations && client_ >= 0; ++i)
-      received_.emplace_back(
-          path_of(client_, false, i),
-          static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(client_)]));
+      received_.emplace_back(path_of(client_, false, i),
+                             static_cast<std::size_t>(file_sizes_[client_]));
   });
   for (std::vector<MemoryFile>* files : {&own_, &received_})
     for (MemoryFile& file : *files)
@@ -216,9 +203,8 @@ MemoryFile& older(std::vector<MemoryFile>& files) {
     const auto info = file.info();
     return info ? info->step : -1;
   };
-  return *std::min_element(
-      files.begin(), files.end(),
-      [&](const MemoryFile& a, const MemoryFile& b) { return step_of(a) < step_of(b); });
+  return *std::ranges::min_element(
+      files, [&](const MemoryFile& a, const MemoryFile& b) { return step_of(a) < step_of(b); });
 }
 
 }  // namespace
@@ -272,7 +258,7 @@ std::vector<MemoryCopies::Listed> MemoryCopies::list_all() {
       int rank = -1;
       if (std::sscanf(entry.path().filename().c_str(), "rank-%d-", &rank) != 1) continue;
       if (rank < 0 || rank >= world_.size()) continue;
-      const auto size = static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(rank)]);
+      const auto size = static_cast<std::size_t>(file_sizes_[rank]);
       const auto info = MemoryFile::peek(entry.path(), size);
       if (info && info->fingerprint == fingerprint_ && info->rank == rank)
         own += fmt::format("{} {} {} {}\n", rank, info->step, info->after, info->series);
@@ -280,7 +266,7 @@ std::vector<MemoryCopies::Listed> MemoryCopies::list_all() {
   std::vector<Listed> all;
   const std::vector<std::string> texts = gather_texts(world_, own);
   for (int holder = 0; holder < world_.size(); ++holder) {
-    std::istringstream lines(texts[static_cast<std::size_t>(holder)]);
+    std::istringstream lines(texts[holder]);
     for (Listed one{.holder = holder}; lines >> one.rank >> one.step >> one.after >> one.series;)
       all.push_back(one);
   }
@@ -314,14 +300,14 @@ MemoryCopies::Found MemoryCopies::newest_complete(const std::vector<Listed>& all
 std::vector<std::byte> MemoryCopies::fetch(const std::vector<Listed>& all, const Found& wanted) {
   std::vector<int> holders(static_cast<std::size_t>(world_.size()), -1);
   for (const Listed& one : all) {
-    int& holder = holders[static_cast<std::size_t>(one.rank)];
+    int& holder = holders[one.rank];
     if (one.step == wanted.step && one.series == wanted.series &&
         (holder < 0 || one.holder == one.rank))
       holder = one.holder;
   }
   const auto read = [&](int rank) {
     std::vector<std::byte> content;
-    const auto size = static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(rank)]);
+    const auto size = static_cast<std::size_t>(file_sizes_[rank]);
     for (const bool own : {true, false})
       for (int i = 0; i < kGenerations && content.empty(); ++i)
         if (const auto info = MemoryFile::peek(path_of(rank, own, i), size);
@@ -334,7 +320,7 @@ std::vector<std::byte> MemoryCopies::fetch(const std::vector<Listed>& all, const
     return content;
   };
   const int own = world_.rank();
-  const int holder = holders[static_cast<std::size_t>(own)];
+  const int holder = holders[own];
   std::vector<std::byte> result(file_bytes_);
   Communicator::Work receiving;
   if (holder == own)
@@ -343,7 +329,7 @@ std::vector<std::byte> MemoryCopies::fetch(const std::vector<Listed>& all, const
     receiving =
         world_.receive(bytes_tensor(result.data(), static_cast<std::int64_t>(file_bytes_)), holder);
   for (int rank = 0; rank < world_.size(); ++rank)
-    if (rank != own && holders[static_cast<std::size_t>(rank)] == own) {
+    if (rank != own && holders[rank] == own) {
       const std::vector<std::byte> content = read(rank);
       world_.wait(world_.send(
           bytes_tensor(content.data(), static_cast<std::int64_t>(content.size())), rank));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/hash.h"
 
 namespace kintsugi {
@@ -76,7 +77,7 @@ std::size_t MemoryFile::bytes_for(std::size_t text, std::size_t data) {
 
 std::optional<MemoryFile::Info> MemoryFile::peek(const std::filesystem::path& path,
                                                  std::size_t bytes) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (file < 0) return std::nullopt;
   std::array<std::byte, sizeof(MemoryHeader)> start{};
   struct stat status {};
@@ -84,7 +85,6 @@ std::optional<MemoryFile::Info> MemoryFile::peek(const std::filesystem::path& pa
                      static_cast<std::size_t>(status.st_size) == bytes &&
                      bytes > kMemoryHeaderBytes &&
                      ::pread(file, start.data(), start.size(), 0) == ssize_t{sizeof(MemoryHeader)};
-  ::close(file);
   if (!whole) return std::nullopt;
   const MemoryHeader header = header_of(start.data());
   if (!is_valid_header(header, bytes)) return std::nullopt;
@@ -92,7 +92,7 @@ std::optional<MemoryFile::Info> MemoryFile::peek(const std::filesystem::path& pa
 }
 
 MemoryFile::MemoryFile(const std::filesystem::path& path, std::size_t bytes) : bytes_(bytes) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file < 0) failure("cannot open {}: {}", path.string(), std::strerror(errno));
   struct stat status {};
   int problem = ::fstat(file, &status) != 0 ? errno : 0;
@@ -106,7 +106,6 @@ MemoryFile::MemoryFile(const std::filesystem::path& path, std::size_t bytes) : b
                             ? MAP_FAILED
                             : ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (problem == 0 && address == MAP_FAILED) problem = errno;
-  ::close(file);
   if (problem != 0) {
     ::unlink(path.c_str());
     failure("cannot reserve memory in {}: {}", path.string(), std::strerror(problem));

@@ -1,14 +1,61 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
-#include "tensor/host_buffers.h"
-#include "train/checkpoint/saved_tensors.h"
+#include "model/adapter/stored_adapter.h"
+#include "tensor/arena.h"
 #include "train/engine.h"
 
 namespace kintsugi {
+
+inline constexpr const char* kAverage = "ema";  // the directory of the averaged weights
+inline constexpr const char* kMasterPrefix = "master.";
+
+// The directories of a checkpoint. Average is inside that of the model.
+enum class CheckpointPart { Model, Average, State };
+
+// One kind of tensor that is saved per parameter: weight, average, master or an optimizer slot.
+struct SavedKind {
+  CheckpointPart part;
+  std::string prefix;
+  DType dtype;
+  std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
+  const UpdateRule* rule = nullptr;     // only parameters with this rule have it; nullptr: all
+  bool trained = true, frozen = false;  // whether parameters that are trained, or are not, have it
+  bool peft = false;                    // the tensors have the names of PEFT's files
+
+  std::string name_of(const Parameter& parameter) const {
+    return prefix + (peft ? name_in_adapter(parameter) : parameter.name);
+  }
+
+  bool has(const StateSegment& segment) const {
+    if (segment.rule == nullptr) return frozen;
+    return trained && (rule == nullptr || rule == segment.rule);
+  }
+  bool has(const Parameter& parameter, const UpdateRules& rules) const {
+    if (!parameter.trained) return frozen;
+    return trained && (rule == nullptr || rule == &rules(parameter));
+  }
+};
+// Takes the parameters of the whole model, so that all ranks return the same list. The engine must
+// outlive it.
+std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole);
+
+// Whether the elements of a kind are the master weights, to be rounded to the kind's dtype.
+bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateSegment& segment);
+
+// The segments of what this rank owns: those of the optimizer, then the buckets that are not
+// trained, without a rule.
+std::vector<StateSegment> saved_segments(const Engine& engine);
+
+// The elements of a segment that this rank writes. Each is written by one rank: replicas split the
+// range that they all own.
+Sharding::Range written_range(const Engine& engine, const StateSegment& segment);
+Tensor written_elements(const Engine& engine, const SavedKind& kind, const StateSegment& segment);
 
 // A copy in host memory of everything that this rank writes to a checkpoint, so that the next step
 // may change the weights while the copy is written to files.

@@ -37,7 +37,7 @@ Tokenizer::File own_class(const char* base) {
 
 const std::string* content_of(const std::vector<Tokenizer::File>& files, const char* name) {
   const auto found =
-      std::find_if(files.begin(), files.end(), [&](const auto& file) { return file.name == name; });
+      std::ranges::find_if(files, [&](const auto& file) { return file.name == name; });
   return found == files.end() ? nullptr : &found->content;
 }
 

@@ -408,7 +408,7 @@ class Checks {
   void check_notify() const {
     const NotifyConfig& notify = config_.run.notify;
     for (const std::string& event : notify.on)
-      if (std::find(kEvents.begin(), kEvents.end(), event) == kEvents.end())
+      if (std::ranges::find(kEvents, event) == kEvents.end())
         complain("run.notify.on", "has '{}': the events are {}", event, fmt::join(kEvents, ", "));
     if (!notify.command && !notify.webhook && notify.on != NotifyConfig{}.on)
       complain("run.notify.on", "does nothing without run.notify.command or run.notify.webhook");

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <vector>
+
+#include "core/units.h"
 #include "core/yaml_document.h"
 #include "train/config/config.h"
 
@@ -9,5 +12,9 @@ namespace kintsugi {
 // line and the remedy.
 void check_run_config(const YamlDocument& document, const std::string& prefix,
                       const StageConfig& config);
+
+// Maps keys of other trainers (Hugging Face, Megatron-LM, DeepSpeed, NeMo, torchtitan) to our
+// dotted keys.
+std::vector<Synonym> run_config_synonyms();
 
 }  // namespace kintsugi

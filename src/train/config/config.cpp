@@ -4,31 +4,28 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <limits>
+#include <set>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "core/units.h"
-#include "core/yaml_reader.h"
 #include "model/adapter/stored_adapter.h"
 #include "model/families/family.h"
 #include "model/model_fields.h"
-#include "parallel/layer_split.h"
 #include "train/checkpoint/folder.h"
 #include "train/config/checks.h"
 #include "train/config/keys.h"
 #include "train/config/model.h"
-#include "train/config/stages.h"
-#include "train/config/synonyms.h"
 
 namespace kintsugi {
 
 std::string_view to_string(DeviceChoice device) {
-  return EnumWords<DeviceChoice>::words.at(static_cast<std::size_t>(device));
+  return kEnumWords<DeviceChoice>.at(static_cast<std::size_t>(device));
 }
 
 std::string_view to_string(ObjectiveKind kind) {
-  return EnumWords<ObjectiveKind>::words.at(static_cast<std::size_t>(kind));
+  return kEnumWords<ObjectiveKind>.at(static_cast<std::size_t>(kind));
 }
 
 namespace {
@@ -211,7 +208,7 @@ std::int64_t StageConfig::total_steps() const {
 namespace {
 
 std::vector<std::string> sorted_names(std::vector<std::string> names) {
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -272,6 +269,46 @@ void set_example_defaults(const YamlDocument& document, const std::string& prefi
   if (!given("data.boundary_loss")) data.boundary_loss = false;
 }
 
+// Names the stages that have no name.
+void complete_stage_names(std::vector<StageConfig>& stages) {
+  for (StageConfig& stage : stages)
+    if (stage.stage_name.empty()) stage.stage_name = fmt::format("stage-{}", stage.stage + 1);
+}
+
+// Checks what complete stages must have in common, and carries over from stage to stage what has
+// been trained: the positions.
+void relate_stages(const YamlDocument& document, std::vector<StageConfig>& stages) {
+  std::set<std::string> names;
+  std::int64_t positions = 0;
+  for (StageConfig& stage : stages) {
+    const std::string key = fmt::format("stages[{}]", stage.stage);
+    if (!names.insert(stage.stage_name).second)
+      user_error("{}: {}.name: there are two stages named {}: give each its own name",
+                 document.where(key), key, stage.stage_name);
+    if (stage.stage_name.find_first_not_of("0123456789") == std::string::npos)
+      user_error(
+          "{}: {}.name: {} is a number, which `data where --stage` takes as the position of a "
+          "stage: choose another name",
+          document.where(key), key, stage.stage_name);
+    if (stage.data.tokenizer != stages.front().data.tokenizer)
+      user_error("{}: {}.data.tokenizer: all stages have the same tokenizer: remove it",
+                 document.where(key), key);
+    if (stage.optimizer.kind != stages.front().optimizer.kind)
+      user_error("{}: {}.optimizer.kind: all stages have the same optimizer: remove it",
+                 document.where(key), key);
+    if (!stage.train.save)
+      user_error(
+          "{}: train.save is false, but a stage starts from the checkpoint of the stage before: "
+          "remove it",
+          document.where("train.save"));
+    // What an earlier stage has trained stays trained.
+    if (stage.model.positions() != PositionKind::Learned)
+      positions = stage.model.max_positions = std::max(positions, stage.model.max_positions);
+    // The first stage may follow that of run.from.
+    if (stage.stage > 0) stage.rope_scaling_given = true;
+  }
+}
+
 // Completes a stage, or a run without stages, and checks it. `prefix` is that of the stage's keys.
 void complete_stage(const YamlDocument& document, const std::string& prefix, StageConfig& config) {
   config.vocab_size_given = document.has("model.vocab_size");
@@ -298,6 +335,41 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Sta
 }
 
 }  // namespace
+
+// ---- the stages of a run
+
+std::int64_t RunConfig::stage_count() const {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(stages.size()));
+}
+
+RunConfig RunConfig::at_stage(std::int64_t number) const {
+  if (number < 0 || number >= stage_count())
+    user_error("there is no stage {}: the configuration has {}", number + 1, stage_count());
+  if (stages.empty()) return *this;
+  return {stages[number], stages};
+}
+
+RunConfig RunConfig::alone() const {
+  RunConfig config = *this;
+  if (stage > 0) config.data.seed = static_cast<std::int64_t>(data_seed());
+  config.stages.clear();
+  config.stage = 0;
+  return config;
+}
+
+std::string RunConfig::stage_title() const {
+  return stages.empty() ? ""
+                        : fmt::format("stage {} of {} ({})", stage + 1, stages.size(), stage_name);
+}
+
+std::int64_t RunConfig::steps_after() const {
+  std::int64_t steps = 0;
+  for (std::size_t i = static_cast<std::size_t>(stage) + 1; i < stages.size(); ++i)
+    steps += stages[i].total_steps();
+  return steps;
+}
+
+// ---- reading and writing
 
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides) {
@@ -389,6 +461,20 @@ std::vector<std::string> run_config_keys() {
   RunKeys keys;
   describe(keys, config);
   return keys.keys();
+}
+
+bool has_secrets(const RunConfig& config) {
+  const auto has_some = [](const StageConfig& stage) {
+    return stage.run.notify.command || stage.run.notify.webhook;
+  };
+  return has_some(config) || std::ranges::any_of(config.stages, has_some);
+}
+
+void write_config_file(const std::filesystem::path& path, const RunConfig& config) {
+  if (has_secrets(config))
+    write_private_file(path, to_yaml(config));
+  else
+    write_file_atomically(path, to_yaml(config));
 }
 
 }  // namespace kintsugi

@@ -13,7 +13,6 @@
 #include "core/yaml_reader.h"
 #include "data/sampling/batch_schedule.h"
 #include "model/config.h"
-#include "optim/loss_scaler.h"
 #include "optim/offloaded_update.h"
 #include "optim/schedule.h"
 #include "optim/skip_step.h"
@@ -388,5 +387,11 @@ std::vector<std::string> run_config_keys();
 // All dotted keys with their values as to_yaml writes them, including list items, such as
 // "data.train[0].path".
 std::vector<std::pair<std::string, std::string>> config_values(const RunConfig& config);
+
+// Whether run.notify has a command or an address: these may contain a secret.
+bool has_secrets(const RunConfig& config);
+
+// Writes config.yaml of a run; with secrets only its owner may read it.
+void write_config_file(const std::filesystem::path& path, const RunConfig& config);
 
 }  // namespace kintsugi

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/yaml_reader.h"
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "train/config/config.h"
 
 // The keys of a configuration. A describe() names every key of a section once; readers, writers and
@@ -19,57 +19,30 @@
 namespace kintsugi {
 
 template <>
-struct EnumWords<DeviceChoice> {
-  static constexpr std::array<std::string_view, 3> words = {"auto", "cpu", "cuda"};
-};
+inline constexpr EnumWords<3> kEnumWords<DeviceChoice> = {"auto", "cpu", "cuda"};
 template <>
-struct EnumWords<DataOrder> {
-  static constexpr std::array<std::string_view, 3> words = {"kintsugi", "megatron",
-                                                            "megatron-0.10"};
-};
+inline constexpr EnumWords<3> kEnumWords<DataOrder> = {"kintsugi", "megatron", "megatron-0.10"};
 template <>
-struct EnumWords<Packing> {
-  static constexpr std::array<std::string_view, 3> words = {"windows", "best_fit", "single"};
-};
+inline constexpr EnumWords<3> kEnumWords<Packing> = {"windows", "best_fit", "single"};
 template <>
-struct EnumWords<NewTokens> {
-  static constexpr std::array<std::string_view, 2> words = {"mean", "subtokens"};
-};
+inline constexpr EnumWords<2> kEnumWords<NewTokens> = {"mean", "subtokens"};
 template <>
-struct EnumWords<OptimizerKind> {
-  static constexpr std::array<std::string_view, 2> words = {"adamw", "muon"};
-};
+inline constexpr EnumWords<2> kEnumWords<OptimizerKind> = {"adamw", "muon"};
 template <>
-struct EnumWords<LrAdjustment> {
-  static constexpr std::array<std::string_view, 2> words = {"match_rms_adamw", "original"};
-};
+inline constexpr EnumWords<2> kEnumWords<LrAdjustment> = {"match_rms_adamw", "original"};
 template <>
-struct EnumWords<UpdateLocation> {
-  static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
-};
-
+inline constexpr EnumWords<3> kEnumWords<UpdateLocation> = {"auto", "device", "host"};
 template <>
-struct EnumWords<SpikeAction> {
-  static constexpr std::array<std::string_view, 4> words = {"none", "warn", "rewind", "stop"};
-};
-
+inline constexpr EnumWords<4> kEnumWords<SpikeAction> = {"none", "warn", "rewind", "stop"};
 template <>
-struct EnumWords<ObjectiveKind> {
-  static constexpr std::array<std::string_view, 4> words = {"language_model", "sft", "dpo",
-                                                            "classification"};
-};
+inline constexpr EnumWords<4> kEnumWords<ObjectiveKind> = {"language_model", "sft", "dpo",
+                                                           "classification"};
 template <>
-struct EnumWords<Fp8Recipe> {
-  static constexpr std::array<std::string_view, 3> words = {"none", "rowwise", "tensorwise"};
-};
+inline constexpr EnumWords<3> kEnumWords<Fp8Recipe> = {"none", "rowwise", "tensorwise"};
 template <>
-struct EnumWords<FastAccumulation> {
-  static constexpr std::array<std::string_view, 3> words = {"forward", "all", "none"};
-};
+inline constexpr EnumWords<3> kEnumWords<FastAccumulation> = {"forward", "all", "none"};
 template <>
-struct EnumWords<AdapterKind> {
-  static constexpr std::array<std::string_view, 2> words = {"none", "lora"};
-};
+inline constexpr EnumWords<2> kEnumWords<AdapterKind> = {"none", "lora"};
 
 // For types that have their own to_string and parse function.
 template <class T, T (*Parse)(std::string_view)>
@@ -127,16 +100,14 @@ inline constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
 inline constexpr double kMaxSteps = 1e15;
 inline constexpr std::size_t kMostStages = 100;
 
-template <class V>
-void describe(V& v, NotifyConfig& c) {
+void describe(auto& v, NotifyConfig& c) {
   v("command", c.command);
   v("webhook", c.webhook);
   v("on", c.on);
   v("stalled_after", c.stalled_after);
 }
 
-template <class V>
-void describe(V& v, RunSection& c) {
+void describe(auto& v, RunSection& c) {
   v("dir", c.dir);
   v("seed", c.seed);
   v("from", c.from);
@@ -148,8 +119,7 @@ void describe(V& v, RunSection& c) {
   v("notify", c.notify);
 }
 
-template <class V>
-void describe(V& v, DataSource& c) {
+void describe(auto& v, DataSource& c) {
   v("path", c.path);
   v("name", c.name);
   v("weight", c.weight, above(0));
@@ -157,14 +127,12 @@ void describe(V& v, DataSource& c) {
   v("max_epochs", c.max_epochs, at_least(0));
 }
 
-template <class V>
-void describe(V& v, ValidSource& c) {
+void describe(auto& v, ValidSource& c) {
   v("path", c.path);
   v("name", c.name);
 }
 
-template <class V>
-void describe(V& v, DataConfig& c) {
+void describe(auto& v, DataConfig& c) {
   v("train", c.train);
   v("valid", c.valid);
   v("valid_fraction", c.valid_fraction, kFraction);
@@ -187,22 +155,19 @@ struct BatchSection {
   BatchRamp& ramp;
 };
 
-template <class V>
-void describe(V& v, BatchRamp& c) {
+void describe(auto& v, BatchRamp& c) {
   v("start", c.start, between(0, kMaxSize));
   v("increment", c.increment, between(0, kMaxSize));
   v("samples", c.samples, between(0, kMaxSteps));
 }
 
-template <class V>
-void describe(V& v, BatchSection& c) {
+void describe(auto& v, BatchSection& c) {
   v("global", c.global, between(1, kMaxSize));
   v("micro", c.micro, between(1, kMaxSize));
   v("ramp", c.ramp);
 }
 
-template <class V>
-void describe(V& v, MuonConfig& c) {
+void describe(auto& v, MuonConfig& c) {
   v("lr", c.lr, at_least(0));
   v("momentum", c.momentum, kFraction);
   v("nesterov", c.nesterov);
@@ -211,14 +176,12 @@ void describe(V& v, MuonConfig& c) {
   v("precision", c.precision);
 }
 
-template <class V>
-void describe(V& v, SkipStepOptions& c) {
+void describe(auto& v, SkipStepOptions& c) {
   v("deviations", c.deviations, at_least(0));
   v("window", c.window, between(2, 1 << 16));
 }
 
-template <class V>
-void describe(V& v, OptimizerConfig& c) {
+void describe(auto& v, OptimizerConfig& c) {
   v("kind", c.kind);
   v("lr", c.lr, above(0));
   v("min_lr", c.min_lr, at_least(0));
@@ -236,22 +199,19 @@ void describe(V& v, OptimizerConfig& c) {
   v("skip_step", c.skip_step);
 }
 
-template <class V>
-void describe(V& v, LossScaleOptions& c) {
+void describe(auto& v, LossScaleOptions& c) {
   v("initial", c.initial, above(0));
   v("growth_interval", c.growth_interval, at_least(1));
   v("hysteresis", c.hysteresis, at_least(1));
   v("minimum", c.minimum, above(0));
 }
 
-template <class V>
-void describe(V& v, EmaOptions& c) {
+void describe(auto& v, EmaOptions& c) {
   v("decay", c.decay, kFraction);
   v("every", c.every, between(1, kMaxSteps));
 }
 
-template <class V>
-void describe(V& v, SpikeOptions& c) {
+void describe(auto& v, SpikeOptions& c) {
   v("action", c.action);
   v("window", c.window, between(2, 1 << 16));
   v("threshold", c.threshold, above(0));
@@ -260,20 +220,17 @@ void describe(V& v, SpikeOptions& c) {
   v("max_rewinds", c.max_rewinds, between(1, kMaxSize));
 }
 
-template <class V>
-void describe(V& v, SamplesConfig& c) {
+void describe(auto& v, SamplesConfig& c) {
   v("prompts", c.prompts, StringKind::Text);
   v("tokens", c.tokens, between(1, 1 << 20));
 }
 
-template <class V>
-void describe(V& v, Fp8Config::Layers& c) {
+void describe(auto& v, Fp8Config::Layers& c) {
   v("first", c.first, between(0, kMaxSize));
   v("last", c.last, between(0, kMaxSize));
 }
 
-template <class V>
-void describe(V& v, Fp8Config& c) {
+void describe(auto& v, Fp8Config& c) {
   v("recipe", c.recipe);
   v("wgrad", c.wgrad);
   v("filter", c.filter);
@@ -285,8 +242,7 @@ void describe(V& v, Fp8Config& c) {
 }
 
 // The keys that each stage may set for itself.
-template <class V>
-void describe_training(V& v, TrainConfig& c) {
+void describe_training(auto& v, TrainConfig& c) {
   v("eval_every", c.eval_every, at_least(0));
   v("eval_batches", c.eval_batches, between(0, kMaxSize));
   v("eval_tasks", c.eval_tasks);
@@ -313,16 +269,14 @@ void describe_training(V& v, TrainConfig& c) {
   v("verify_replicas_every", c.verify_replicas_every, at_least(0));
 }
 
-template <class V>
-void describe(V& v, TrainConfig& c) {
+void describe(auto& v, TrainConfig& c) {
   v("steps", c.steps, between(0, kMaxSteps));
   v("tokens", c.tokens, at_least(0));
   v("save", c.save);
   describe_training(v, c);
 }
 
-template <class V>
-void describe(V& v, Layout& c) {
+void describe(auto& v, Layout& c) {
   const auto integer = [&v](const char* key, int& value, Range range) {
     std::int64_t wide = value;
     v(key, wide, range);
@@ -345,16 +299,14 @@ void describe(V& v, Layout& c) {
   integer("recompute_every", c.recompute_every, between(1, kMaxSize));
 }
 
-template <class V>
-void describe(V& v, ObjectiveConfig& c) {
+void describe(auto& v, ObjectiveConfig& c) {
   v("kind", c.kind);
   v("beta", c.beta, above(0));
   v("label_smoothing", c.label_smoothing, between(0, 0.5));
   v("class_weights", c.class_weights, between(0, 1e6));
 }
 
-template <class V>
-void describe(V& v, AdapterConfig& c) {
+void describe(auto& v, AdapterConfig& c) {
   v("kind", c.kind);
   v("r", c.r, between(1, 1 << 16));
   v("alpha", c.alpha, above(0));
@@ -405,8 +357,7 @@ struct StageList {
   RunConfig& run;
 };
 
-template <class V>
-void describe(V& v, CommConfig& c) {
+void describe(auto& v, CommConfig& c) {
   v("reduce", c.reduce);
   v("check", c.check);
   v("deterministic", c.deterministic);
@@ -417,8 +368,7 @@ void describe(V& v, CommConfig& c) {
   v("register_buffers", c.register_buffers);
 }
 
-template <class V>
-void describe(V& v, PreflightConfig& c) {
+void describe(auto& v, PreflightConfig& c) {
   v("enabled", c.enabled);
   v("links", c.links);
   v("slow", c.slow, between(0, 1));
@@ -427,8 +377,7 @@ void describe(V& v, PreflightConfig& c) {
   v("exclude_days", c.exclude_days, between(0, 36500));
 }
 
-template <class V>
-void describe(V& v, EnergyConfig& c) {
+void describe(auto& v, EnergyConfig& c) {
   v("enabled", c.enabled);
   v("sample_s", c.sample_s, between(0.05, 2));
   v("root", c.root);
@@ -442,16 +391,14 @@ void describe(V& v, EnergyConfig& c) {
   v("kg_co2_per_kwh_market", c.kg_co2_per_kwh_market, between(0, 10));
 }
 
-template <class V>
-void describe(V& v, OffloadConfig& c) {
+void describe(auto& v, OffloadConfig& c) {
   v("optimizer", c.optimizer);
   v("gradients", c.gradients);
   v("activations", c.activations);
   v("update", c.update);
 }
 
-template <class V>
-void describe(V& v, CudaConfig& c) {
+void describe(auto& v, CudaConfig& c) {
   v("device", c.device);
   v("deterministic", c.deterministic);
   v("graphs", c.graphs);
@@ -459,15 +406,9 @@ void describe(V& v, CudaConfig& c) {
   v("matmul_cache", c.matmul_cache);
 }
 
-template <class V>
-void describe(V& v, StageTraining& c) {
-  describe_training(v, c.train);
-}
+void describe(auto& v, StageTraining& c) { describe_training(v, c.train); }
 
-template <class V>
-void describe(V& v, RunTraining& c) {
-  v("save", c.save);
-}
+void describe(auto& v, RunTraining& c) { v("save", c.save); }
 
 inline ModelSection model_section(StageConfig& c) {
   return {c.model,      c.model_preset,     c.model_config,
@@ -476,8 +417,7 @@ inline ModelSection model_section(StageConfig& c) {
 }
 
 // One stage of `stages`. All other keys are those of the whole run.
-template <class V>
-void describe_stage(V& v, StageConfig& c) {
+void describe_stage(auto& v, StageConfig& c) {
   v("name", c.stage_name);
   v("steps", c.train.steps, between(0, kMaxSteps));
   v("tokens", c.train.tokens, at_least(0));
@@ -494,8 +434,7 @@ void describe_stage(V& v, StageConfig& c) {
 }
 
 // What is written beside `stages`, each of which has all of its own keys.
-template <class V>
-void describe_common(V& v, RunConfig& c) {
+void describe_common(auto& v, RunConfig& c) {
   v("run", c.run);
   v("model", model_section(c));
   RunTraining train{c.train.save};
@@ -512,8 +451,7 @@ void describe_common(V& v, RunConfig& c) {
   v("stages", StageList{c});
 }
 
-template <class V>
-void describe(V& v, RunConfig& c) {
+void describe(auto& v, RunConfig& c) {
   v("run", c.run);
   v("model", model_section(c));
   v("data", c.data);

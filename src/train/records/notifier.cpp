@@ -54,8 +54,7 @@ struct Notifier::State {
   void push(Notification notification);
   void deliver_all();
   void deliver(const Notification& one);
-  template <class Work>
-  void attempt(const char* key, const Notification& one, const Work& work);
+  void attempt(const char* key, const Notification& one, const auto& work);
 };
 
 Notifier::Notifier(NotifierOptions options) : state_(std::make_shared<State>()) {
@@ -137,8 +136,7 @@ void Notifier::State::deliver(const Notification& one) {
   if (!options.webhook.empty()) attempt("webhook", one, [&] { post_to_webhook(options, one); });
 }
 
-template <class Work>
-void Notifier::State::attempt(const char* key, const Notification& one, const Work& work) {
+void Notifier::State::attempt(const char* key, const Notification& one, const auto& work) {
   std::string problem;
   try {
     return work();

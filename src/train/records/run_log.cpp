@@ -5,21 +5,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
-#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "train/startup.h"
-#include "train/step_metrics.h"
 
 namespace kintsugi {
 namespace {
@@ -55,20 +51,13 @@ std::string to_text(const Json& json, int indent = -1) {
 // For a full disk: overwrites the file in its existing blocks. Readers may briefly see a mixture of
 // the old and the new text.
 bool overwrite(const std::filesystem::path& path, std::string_view text) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file < 0) return false;
   struct stat status {};
   const auto size = static_cast<ssize_t>(text.size());
-  const bool written = ::fstat(file, &status) == 0 && status.st_blocks * 512 >= size &&
-                       ::pwrite(file, text.data(), text.size(), 0) == size &&
-                       ::ftruncate(file, size) == 0;
-  ::close(file);
-  return written;
+  return ::fstat(file, &status) == 0 && status.st_blocks * 512 >= size &&
+         ::pwrite(file, text.data(), text.size(), 0) == size && ::ftruncate(file, size) == 0;
 }
-
-}  // namespace
-
-namespace {
 
 Json to_json(const Straggler& straggler) {
   return {{"rank", straggler.rank}, {"node", straggler.node}, {"ratio", straggler.ratio}};

@@ -12,7 +12,7 @@
 #include "train/records/goodput_log.h"
 #include "train/records/run_events.h"
 #include "train/records/run_sinks.h"
-#include "train/step_record.h"
+#include "train/step_metrics.h"
 
 namespace kintsugi {
 

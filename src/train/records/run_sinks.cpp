@@ -8,7 +8,6 @@
 #include "comm/launch_environment.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/step_metrics.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -158,8 +157,8 @@ void RunSinks::note(const StepRecord& record) {
       values_[i].reset();
   }
   for (const auto& [names, value] : named_values(record)) {
-    const auto same = std::find_if(scalars_.begin(), scalars_.end(),
-                                   [&](const auto& one) { return one.first.json == names->json; });
+    const auto same = std::ranges::find_if(
+        scalars_, [&](const auto& one) { return one.first.json == names->json; });
     if (same == scalars_.end())
       scalars_.emplace_back(*names, value);
     else

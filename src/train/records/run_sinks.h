@@ -12,7 +12,7 @@
 #include "report/prometheus.h"
 #include "train/records/goodput_log.h"
 #include "train/records/tensorboard.h"
-#include "train/step_record.h"
+#include "train/step_metrics.h"
 
 namespace kintsugi {
 

@@ -65,8 +65,8 @@ std::string value_of(const ScalarPoint& point) {
   std::string value;
   // A tag that is not UTF-8 would make readers refuse the record.
   std::string tag = printable(point.tag);
-  std::replace_if(
-      tag.begin(), tag.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  std::ranges::replace_if(
+      tag, [](char c) { return c == '\n' || c == '\t'; }, ' ');
   put_bytes(value, 1, tag);
   put_key(value, 2, kFixed32);
   put_fixed(value, std::bit_cast<std::uint32_t>(static_cast<float>(point.value)));

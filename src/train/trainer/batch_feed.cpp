@@ -57,7 +57,7 @@ std::span<const float> BatchFeed::target_weights(std::span<const std::int32_t> t
   if (weights.empty()) return {};
   target_weights_.clear();
   for (const std::int32_t target : targets)
-    target_weights_.push_back(target < 0 ? 0.0F : weights[static_cast<std::size_t>(target)]);
+    target_weights_.push_back(target < 0 ? 0.0F : weights[target]);
   return target_weights_;
 }
 

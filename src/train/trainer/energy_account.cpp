@@ -209,7 +209,7 @@ std::optional<PowerSettingEffect> EnergyAccount::setting_effect() const {
 std::vector<std::int64_t> EnergyAccount::steps_of_stages() const {
   std::vector<std::int64_t> steps;
   for (std::int64_t i = 0; i < run_.config.stage; ++i)
-    steps.push_back(run_.config.stages[static_cast<std::size_t>(i)].total_steps());
+    steps.push_back(run_.config.stages[i].total_steps());
   // After a failure, up to the step that an earlier attempt has reached.
   steps.push_back(std::max(run_.state.step, run_.log->goodput().ledger().furthest()) -
                   run_.state.stage_start);

@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "serve/text_output.h"
-#include "train/led_model.h"
+#include "train/training_model.h"
 
 namespace kintsugi {
 namespace {

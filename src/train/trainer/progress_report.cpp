@@ -6,14 +6,14 @@
 
 #include "comm/exchange.h"
 #include "comm/launch_environment.h"
-#include "core/exit_code.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "model/fp8.h"
-#include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "train/engine_options.h"
 #include "train/memory_check.h"
-#include "train/records/layout_file.h"
+#include "train/records/run_files.h"
 
 namespace kintsugi {
 namespace {

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
-#include <vector>
 
 #include "comm/exchange.h"
 #include "comm/launch_environment.h"
@@ -21,7 +19,7 @@ constexpr double kStragglerCost = 0.05;                        // of a step; les
 constexpr std::int64_t kHashedBytes = std::int64_t{64} << 20;  // copied at a time
 
 // The hash of the elements of a parameter that are stored on this rank.
-std::uint64_t hash_of(Engine& engine, const Parameter& parameter, std::vector<std::byte>& buffer) {
+std::int64_t hash_of(Engine& engine, const Parameter& parameter, std::vector<std::byte>& buffer) {
   const Sharding& sharding = engine.sharding();
   const Sharding::Range stored = sharding.stored_weights(parameter.bucket);
   const std::int64_t begin = std::max(stored.begin, parameter.offset),
@@ -37,11 +35,11 @@ std::uint64_t hash_of(Engine& engine, const Parameter& parameter, std::vector<st
                               sharding.weights_at(parameter.bucket, {first, first + count}));
     hash.update(buffer.data(), buffer.size());
   }
-  return hash.digest();
+  return static_cast<std::int64_t>(hash.digest());
 }
 
-std::uint64_t combined(const std::vector<std::uint64_t>& hashes) {
-  return hash64(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+std::int64_t combined(const std::vector<std::int64_t>& hashes) {
+  return static_cast<std::int64_t>(hash64(hashes.data(), hashes.size() * sizeof(std::int64_t)));
 }
 
 // The ranks whose weights must be those of `rank`: data ranks, or tensor ranks.
@@ -62,31 +60,23 @@ std::vector<int> key_value_copies(const Engine& engine, int rank) {
 }
 using MembersOf = std::vector<int> (*)(const Engine&, int rank);
 
-std::vector<std::uint64_t> gathered(Communicator& world, std::uint64_t own) {
-  auto mine = static_cast<std::int64_t>(own);
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
-  world.wait(world.all_gather(Tensor(all.data(), DType::I64, {world.size()}),
-                              Tensor(&mine, DType::I64, {1})));
-  return all;
-}
-
 // The ranks that differ from most of their replicas; all of them if there is no majority. In the
 // first group that differs.
 std::vector<int> odd_ranks(const Engine& engine, MembersOf members,
-                           const std::vector<std::uint64_t>& hashes) {
+                           const std::vector<std::int64_t>& hashes) {
   std::vector<bool> seen(hashes.size());
   for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
     if (seen[rank]) continue;
     const std::vector<int> group = members(engine, static_cast<int>(rank));
-    std::map<std::uint64_t, std::size_t> counts;
+    std::map<std::int64_t, std::size_t> counts;
     for (const int one : group) {
-      seen[static_cast<std::size_t>(one)] = true;
-      ++counts[hashes[static_cast<std::size_t>(one)]];
+      seen[one] = true;
+      ++counts[hashes[one]];
     }
     if (counts.size() == 1) continue;
     std::vector<int> odd;
     for (const int one : group)
-      if (2 * counts[hashes[static_cast<std::size_t>(one)]] <= group.size()) odd.push_back(one);
+      if (2 * counts[hashes[one]] <= group.size()) odd.push_back(one);
     return odd;
   }
   return {};
@@ -107,7 +97,7 @@ constexpr Copies kCopies[] = {{"data-parallel replicas", data_replicas, any_para
 
 // Names the first parameter that differs. Only after a difference was found.
 std::string describe_difference(Engine& engine, const Copies& copies,
-                                const std::vector<std::uint64_t>& hashes) {
+                                const std::vector<std::int64_t>& hashes) {
   Communicator& world = engine.groups()[GroupKind::World];
   const std::vector<Parameter>& own = engine.parameters().parameters();
   const std::vector<std::string> counts = gather_texts(world, std::to_string(own.size()));
@@ -116,13 +106,12 @@ std::string describe_difference(Engine& engine, const Copies& copies,
   const std::vector<std::string> nodes = gather_texts(world, node_name());
   for (std::size_t i = 0; i < most; ++i) {
     const bool here = i < own.size() && copies.holds(own[i]);
-    const auto odd = odd_ranks(engine, copies.members, gathered(world, here ? hashes[i] : 0));
+    const auto odd = odd_ranks(engine, copies.members, gather_values(world, here ? hashes[i] : 0));
     if (odd.empty()) continue;
     const std::string name = text_of(world, odd.front(), here ? own[i].name : "");
     std::string ranks;
     for (const int rank : odd)
-      ranks += fmt::format("{}{} on node {}", ranks.empty() ? "" : ", ", rank,
-                           nodes[static_cast<std::size_t>(rank)]);
+      ranks += fmt::format("{}{} on node {}", ranks.empty() ? "" : ", ", rank, nodes[rank]);
     return fmt::format("the copies of {} on {} differ: rank{} {}", name, copies.what,
                        odd.size() == 1 ? "" : "s", ranks);
   }
@@ -134,15 +123,15 @@ std::string describe_difference(Engine& engine, const Copies& copies,
 std::string differing_replicas(Engine& engine) {
   engine.sharding().finish_weights();
   Communicator& world = engine.groups()[GroupKind::World];
-  std::vector<std::uint64_t> hashes;
+  std::vector<std::int64_t> hashes;
   std::vector<std::byte> buffer;
   for (const Parameter& parameter : engine.parameters().parameters())
     hashes.push_back(hash_of(engine, parameter, buffer));
   for (const Copies& copies : kCopies) {
-    std::vector<std::uint64_t> held;
+    std::vector<std::int64_t> held;
     for (std::size_t i = 0; i < hashes.size(); ++i)
       if (copies.holds(engine.parameters().parameters()[i])) held.push_back(hashes[i]);
-    if (!odd_ranks(engine, copies.members, gathered(world, combined(held))).empty())
+    if (!odd_ranks(engine, copies.members, gather_values(world, combined(held))).empty())
       return describe_difference(engine, copies, hashes);
   }
   return "";
@@ -150,7 +139,7 @@ std::string differing_replicas(Engine& engine) {
 
 Straggler slowest_rank(const std::vector<double>& seconds) {
   if (seconds.empty()) return {};
-  const auto slowest = std::max_element(seconds.begin(), seconds.end());
+  const auto slowest = std::ranges::max_element(seconds);
   const double middle = median(seconds);
   return {.rank = static_cast<int>(slowest - seconds.begin()),
           .ratio = middle > 0 ? *slowest / middle : 1.0};
@@ -167,15 +156,12 @@ void RankChecks::find_straggler(double step_s) {
   const double own = compute_s_ / static_cast<double>(std::max<std::int64_t>(compute_steps_, 1));
   compute_s_ = 0;
   compute_steps_ = 0;
-  std::vector<double> all(static_cast<std::size_t>(run_.groups.ranks()));
-  double mine = own;
-  run_.host().wait(run_.host().all_gather(Tensor(all.data(), DType::F64, {run_.groups.ranks()}),
-                                          Tensor(&mine, DType::F64, {1})));
+  const std::vector<double> all = gather_values(run_.host(), own);
   if (run_.is_first()) run_.log->files().write_ranks(run_.state.step, all);
   Straggler slowest = slowest_rank(all);
   slowest.node = text_of(run_.host(), slowest.rank, node_name());
   run_.record.straggler = slowest;
-  const double slowest_s = all[static_cast<std::size_t>(slowest.rank)];
+  const double slowest_s = all[slowest.rank];
   // In very short steps the ratio is noise.
   const bool costs_time = slowest_s - slowest_s / slowest.ratio > kStragglerCost * step_s;
   if (run_.is_first() && slowest.ratio >= kStragglerRatio && costs_time)

@@ -20,7 +20,7 @@ RunContext::RunContext(Backend& device, RunConfig given, const Groups& ranks, St
       batches(config.batches()) {
   startup.mark("load data");
   for (std::int64_t i = 0; i < config.stage; ++i)  // an opened run adds the runs before this one
-    schedule.first_step += config.stages[static_cast<std::size_t>(i)].total_steps();
+    schedule.first_step += config.stages[i].total_steps();
 }
 
 void RunContext::sum_over_ranks(std::span<double> values) const {

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "train/trainer/batch_feed.h"
-#include "train/trainer/memory_copy_policy.h"
 #include "train/trainer/preference_reference.h"
 #include "train/trainer/run_context.h"
+#include "train/trainer/save_policy.h"
 #include "train/trainer/step_guard.h"
 
 namespace kintsugi {

@@ -2,13 +2,11 @@
 
 #include <string>
 
-#include "optim/loss_scaler.h"
 #include "optim/skip_step.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/config.h"
 #include "train/health.h"
-#include "train/spikes.h"
-#include "train/step_record.h"
+#include "train/step_metrics.h"
 
 namespace kintsugi {
 

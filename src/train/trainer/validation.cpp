@@ -107,7 +107,7 @@ void Validation::validate() {
   show_score("", all);
   for (const auto& [scalar, value] : run_.record.valid_scalars) {
     std::string name = scalar->names.json;  // "reward_accuracy"
-    std::replace(name.begin(), name.end(), '_', ' ');
+    std::ranges::replace(name, '_', ' ');
     log_info("step {:>6}  held-out {} {:.4f}", run_.state.step, name, value);
   }
   if (sets.size() > 1)

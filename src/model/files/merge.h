@@ -1,0 +1,32 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "model/files/model_writer.h"
+
+namespace kintsugi {
+
+// Merges models of one family and the same shapes into a Hugging Face directory, and converts one.
+
+struct MergeOptions {
+  std::vector<double> weights = {};  // one per model, with sum 1; empty: plain average
+  std::optional<double> slerp = {};  // spherical interpolation between two models, 0 to 1
+  ModelOutput output = {};
+};
+
+// The directory appears when it is complete. UserError if the models do not match or the output
+// exists; Failure if it cannot be written.
+WrittenModel merge_models(const std::vector<std::filesystem::path>& models,
+                          const std::filesystem::path& output, const MergeOptions& options = {});
+
+// The factors of a and b in their spherical interpolation at t:
+//   sin((1 - t) θ) / sin θ and sin(t θ) / sin θ with cos θ = a·b / (|a| |b|),
+// or 1 - t and t if |cos θ| > 0.9995 or a norm is zero.
+struct SlerpFactors {
+  double first, second;
+};
+SlerpFactors slerp_factors(double a_a, double a_b, double b_b, double t);
+
+}  // namespace kintsugi
