@@ -31,9 +31,8 @@ StoreInfo info_of(const Json& json) {
   info.tokens = json.at("tokens").get<std::int64_t>();
   info.documents = json.at("documents").get<std::int64_t>();
   for (const Json& shard : json.at("shards"))
-    info.shards.push_back({shard.at("name").get<std::string>(), shard.at("bin").get<std::string>(),
-                           shard.at("idx").get<std::string>(), shard.value("mask", ""),
-                           shard.value("labels", "")});
+    info.shards.push_back({shard.at("name"), shard.at("bin"), shard.at("idx"),
+                           shard.value("mask", ""), shard.value("labels", "")});
   info.kind = json.value("kind", "");
   info.labels = json.value("labels", std::vector<std::string>());
   info.longest = json.value("longest", std::int64_t{0});
