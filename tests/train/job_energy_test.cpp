@@ -294,8 +294,9 @@ TEST_F(EnergyOfRun, StepsAddUp) {
       last_total = record["energy_since_launch"]["node"]["j"];
   }
   const EnergyJson energy = json_of("run/energy.json");
-  // The last step ends a little after its record.
-  EXPECT_NEAR(steps_j, energy["phases"]["compute"]["joules"]["node"].get<double>(), 2e-3 * steps_j);
+  // The last step ends a little after its record: on a busy machine up to 20 ms, of 700 W.
+  EXPECT_NEAR(steps_j, energy["phases"]["compute"]["joules"]["node"].get<double>(),
+              2e-3 * steps_j + 0.02 * 700);
   EXPECT_LE(steps_j, last_total);
   EXPECT_GT(steps_j, 0);
 }
