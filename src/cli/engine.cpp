@@ -193,9 +193,10 @@ void with_engine_alone(const EngineArguments& a, const ModelFiles& files, std::i
                        const std::function<void(InferenceEngine&)>& work) {
   const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.threads);
   LocalCommunicator alone("tensor", backend.get());
+  const DType precision = parse_precision(a.precision);
   std::optional<Progress> loading(std::in_place, "load model", 0, "bytes");
   InferenceEngine engine(*backend, alone, files.model,
-                         {.precision = parse_precision(a.precision),
+                         {.precision = precision,
                           .max_length = max_length,
                           .max_sequences = 1,
                           .adapter = files.adapter,

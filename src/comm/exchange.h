@@ -17,6 +17,7 @@ class Backend;
 // Returns the values of all ranks, indexed by rank.
 template <class T>
 std::vector<T> gather_values(Communicator& group, T own) {
+  if (group.size() == 1) return {own};
   std::vector<T> all(static_cast<std::size_t>(group.size()));
   group.wait(group.all_gather(Tensor(all.data(), DTypeOf<T>::value, {group.size()}),
                               Tensor(&own, DTypeOf<T>::value, {1})));

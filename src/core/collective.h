@@ -24,7 +24,8 @@ inline bool is_message(Collective kind) {
 constexpr const char* to_string(Collective kind) {
   constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                     "all_to_all", "send",           "receive",    "barrier"};
-  return kNames[static_cast<int>(kind)];
+  const auto index = static_cast<unsigned>(kind);  // another rank may have sent it
+  return index < kCollectives ? kNames[index] : "?";
 }
 
 // Bytes that each of `size` ranks sends in a ring algorithm. `bytes`: the whole tensor of an

@@ -260,9 +260,9 @@ const RanksPanel = (() => {
         ...[0.75, 0.9, 1, 1.1, 1.25].map((ratio) => named(colourOf(ratio), ratio + ' × median')));
   }
   // The product of the extents is the number of ranks, and small enough to draw.
-  function isWhole({grid, ranks, order = kOrder}) {
+  function isWhole({grid, ranks, order}) {
     if (!grid || !(ranks > 1) || !(ranks <= 200000)) return false;
-    return order.reduce((product, name) => product * (grid[name] || 1), 1) === ranks;
+    return (order || kOrder).reduce((product, name) => product * (grid[name] || 1), 1) === ranks;
   }
   function cards(context) {
     return context.runs.flatMap((run) => {

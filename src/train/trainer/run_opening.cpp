@@ -103,10 +103,9 @@ fs::path data_record(const RunContext& run) {
   return run.directory / (stage == 0 ? "data.json" : fmt::format("data-stage-{}.json", stage + 1));
 }
 
-// Compares with the configuration in the checkpoint; older versions saved it only in the run
-// directory.
-// Logs every configuration key whose value has changed, and a jump of the learning rate. A run
-// that has a checkpoint keeps its run.from.
+// Logs every configuration key whose value has changed since the checkpoint, and a jump of the
+// learning rate. Older versions saved the configuration only in the run directory. A run that has a
+// checkpoint keeps its run.from.
 void report_changes(RunContext& run, const RunStart& start) {
   std::string before = saved_config(start.checkpoint);
   if (before.empty() && !start.other_run && fs::exists(run.directory / "config.yaml"))
