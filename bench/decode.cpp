@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "model/config.h"
 #include "tensor/arena.h"
 
@@ -267,10 +267,10 @@ int main(int argc, char** argv) {
     const ModelConfig model = resolve_model(model_name);
     const Sizes sizes{model.layers,   model.hidden_size, model.heads,     model.kv_heads,
                       model.head_dim, model.ffn_size,    model.vocab_size};
-    CudaOptions options;
+    GpuOptions options;
     options.deterministic = false;  // tunes matmuls
     options.host = make_cpu_backend();
-    const auto backend = make_cuda_backend(options);
+    const auto backend = make_gpu_backend(options);
     for (const std::int64_t batch : batches)
       report(*backend, sizes, batch, keys, 1e12 * bandwidth, !step_only);
   } catch (const std::exception& error) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "comm/communicator.h"
 #include "serve/inference_engine.h"
 
@@ -86,10 +86,10 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", tokens, "to generate after each");
   CLI11_PARSE(app, argc, argv);
   try {
-    CudaOptions options;
+    GpuOptions options;
     options.deterministic = false;  // tunes matmuls
     options.host = make_cpu_backend();
-    const auto backend = make_cuda_backend(options);
+    const auto backend = make_gpu_backend(options);
     for (const std::int64_t batch : batches) report(*backend, directory, batch, prompt, tokens);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

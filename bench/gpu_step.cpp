@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "energy/meters/find_meters.h"
 #include "model/metrics.h"
 #include "train/engine.h"
@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
     model.max_positions = std::max(model.max_positions, length);
     if (lora > 0)
       model.lora = {.r = lora, .alpha = 2.0 * static_cast<double>(lora), .targets = {"all-linear"}};
-    CudaOptions cuda;
+    GpuOptions cuda;
     cuda.deterministic = deterministic;
     cuda.graphs = !no_graphs && !breakdown;
     cuda.time_operations = breakdown;
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
     if (breakdown) cuda.trace = &trace;
     cuda.matmul_cache = cache;
     cuda.host = make_cpu_backend();
-    const auto backend = make_cuda_backend(cuda);
+    const auto backend = make_gpu_backend(cuda);
     if (model.fp8.on())
       if (const std::string why = backend->why_no_fp8(recipe == "tensorwise"); !why.empty())
         user_error("--fp8 {}: {}", recipe, why);
@@ -166,10 +166,10 @@ int main(int argc, char** argv) {
     double loss = 0;
     const auto run = [&] { loss = engine.step({ids, targets}, {.step = ++step, .lr = 1e-4}).loss; };
     for (std::int64_t i = 0; i < warmup; ++i) run();
-    take_operation_times(*backend);
+    backend->take_operation_times();
     const Backend::LinkTotals link = backend->link_totals();
     FoundMeters found;
-    add_nvml({.gpus = std::vector{cuda_devices().at(0).pci}}, found);
+    add_nvml({.gpus = std::vector{gpu_devices().at(0).pci}}, found);
     const auto joules = [&] {
       return found.meters.empty() ? std::nullopt : found.meters[0]->read().joules;
     };
@@ -219,7 +219,7 @@ int main(int argc, char** argv) {
         link_figures(link, backend->link_totals(), steps),
         energy && after ? fmt::format("{:.6f}", (*after - *energy) / tokens) : "null", loss);
     if (breakdown) {
-      const std::vector<OperationTime> times_by_events = take_operation_times(*backend);
+      const std::vector<OperationTime> times_by_events = backend->take_operation_times();
       trace.begin();
       for (std::int64_t i = 0; i < steps; ++i) run();
       trace.end();

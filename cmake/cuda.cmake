@@ -1,4 +1,4 @@
-# The CUDA backend, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/cuda_missing.cpp replaces it.
+# The CUDA backend, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/gpu_missing.cpp replaces it.
 # Included once kintsugi_engine exists. Sets KINTSUGI_CUDA_FOUND.
 set(KINTSUGI_CUDA ON CACHE STRING "The CUDA and NCCL backends: ON (where they are found), OFF or REQUIRED")
 set(KINTSUGI_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
@@ -41,7 +41,7 @@ endif()
 
 if(NOT KINTSUGI_CUDA_FOUND)
   kintsugi_feature("CUDA, cuDNN" FALSE "" "no training on GPUs: ${KINTSUGI_CUDA_MISSING}")
-  target_sources(kintsugi_engine PRIVATE ${KINTSUGI_ROOT}/src/backend/cuda_missing.cpp)
+  target_sources(kintsugi_engine PRIVATE ${KINTSUGI_ROOT}/src/backend/gpu_missing.cpp)
   return()
 endif()
 
@@ -57,14 +57,14 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/cuda/*.cu
-     ${KINTSUGI_ROOT}/src/backend/cuda/*.cpp)
+file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*.cu
+     ${KINTSUGI_ROOT}/src/backend/gpu/*.cpp ${KINTSUGI_ROOT}/src/backend/gpu/cuda/*.cpp)
 # CUPTI records profiles. Its library is loaded when one is requested.
 find_path(CUPTI_INCLUDE_DIR NAMES cupti.h HINTS ${KINTSUGI_CUDA_ROOT}/include ${KINTSUGI_CUDA_ROOT}/extras/CUPTI/include)
 if(CUPTI_INCLUDE_DIR)
-  list(FILTER KINTSUGI_CUDA_SOURCES EXCLUDE REGEX "gpu_activity_missing")
+  list(FILTER KINTSUGI_CUDA_SOURCES EXCLUDE REGEX "activity_missing")
 else()
-  list(FILTER KINTSUGI_CUDA_SOURCES EXCLUDE REGEX "gpu_activity\\.cpp")
+  list(FILTER KINTSUGI_CUDA_SOURCES EXCLUDE REGEX "cuda/activity\\.cpp")
 endif()
 kintsugi_feature(CUPTI "${CUPTI_INCLUDE_DIR}" "${CUPTI_INCLUDE_DIR}" "profiles of GPUs show operations, no kernels: cupti.h was not found")
 add_library(kintsugi_cuda OBJECT ${KINTSUGI_CUDA_SOURCES})

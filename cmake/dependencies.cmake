@@ -85,6 +85,8 @@ if(KINTSUGI_TESTS)
   if(GTest_FOUND AND NOT TARGET GTest::gmock)
     list(APPEND KINTSUGI_MISSING gmock)
   endif()
+  find_package(Boost 1.71 QUIET COMPONENTS context)
+  kintsugi_need(boost Boost_CONTEXT_FOUND)
 endif()
 kintsugi_report_missing()
 

@@ -29,10 +29,15 @@ set_target_properties(fake_call_log PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_
 target_link_libraries(fake_call_log PRIVATE ${CMAKE_DL_LIBS})
 list(APPEND fakes fake_call_log)
 
-add_executable(kintsugi_tests)
+# The operation tests, which also run on emulated GPUs (emulator.cmake).
+add_library(kintsugi_backend_tests OBJECT)
+kintsugi_sources(kintsugi_backend_tests tests/backend INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12 OPTIONS -O0)
+target_link_libraries(kintsugi_backend_tests PRIVATE kintsugi_test_support nlohmann_json::nlohmann_json GTest::gtest GTest::gmock)
+
+add_executable(kintsugi_tests $<TARGET_OBJECTS:kintsugi_backend_tests>)
 file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/*)
 foreach(folder tests ${test_folders})
-  if(IS_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder})
+  if(IS_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} AND NOT folder MATCHES "^tests/(backend|emulator)$")
     kintsugi_sources(kintsugi_tests ${folder} INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12 OPTIONS -O0)
   endif()
 endforeach()
@@ -42,6 +47,7 @@ add_dependencies(kintsugi_tests kintsugi ${fakes})
 include(GoogleTest)
 # Listing takes a second, and more where the libraries of CUDA are read from a slow file system.
 gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+include(${CMAKE_CURRENT_LIST_DIR}/emulator.cmake)
 
 function(kintsugi_test_program name source)
   add_executable(${name} ${source})

@@ -6,7 +6,9 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "backend/device.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -208,9 +210,18 @@ struct MomentumOptions {
   std::int64_t first_element = 0;
 };
 
+// The device time of one kind of operation.
+struct OperationTime {
+  std::string name;
+  long calls = 0;
+  double milliseconds = 0;
+};
+
 class Backend : public Allocator {
  public:
   virtual std::string description() const = 0;  // "cpu: 2 threads, OpenBLAS neoversev1"
+  // What talks to the device beside the backend needs it: communicators, meters, reports.
+  virtual Device device() const { return {}; }
   // The device's peak matmul rate in a precision, the denominator of MFU, and its source.
   struct Peak {
     double flops_per_s = 0;
@@ -252,6 +263,16 @@ class Backend : public Allocator {
   virtual bool traces() const { return false; }
   virtual void begin_phase(std::string name) { (void)name; }
   virtual void end_phase() noexcept {}
+
+  // The time at which the device reached an event, in seconds of the trace. The event must be
+  // recorded after the trace began. Only with a device().stream.
+  virtual double event_time(gpu::Event event) {
+    (void)event;
+    return 0;
+  }
+  // The device times of the operations since the last call, for a backend that was told to measure
+  // them.
+  virtual std::vector<OperationTime> take_operation_times() { return {}; }
 
   // ---- host memory
   virtual std::size_t available_host_bytes() const = 0;

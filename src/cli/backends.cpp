@@ -37,10 +37,20 @@ std::string lower(std::string text) {
   return text;
 }
 
+// A program drives the GPUs of one vendor.
+void check_platform(DeviceChoice device) {
+  const std::string_view asked = device == DeviceChoice::Hip ? "hip" : "cuda";
+  const std::string built = gpu_platform();
+  if (built.empty() || built == asked) return;  // make_gpu_backend says what is missing
+  user_error(
+      "device: {} needs a program that was built for it, but this one was built for {}: set "
+      "device: {}, or cpu",
+      asked, built, built);
+}
+
 }  // namespace
 
-int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
-                       int local_rank) {
+int choose_gpu(const std::string& choice, const std::vector<Device>& devices, int local_rank) {
   if (choice == "auto") return devices.empty() ? 0 : local_rank % static_cast<int>(devices.size());
   int number = 0;
   const auto parsed = std::from_chars(choice.data(), choice.data() + choice.size(), number);
@@ -49,7 +59,7 @@ int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>&
   const std::string name = lower(choice);
   std::vector<int> found;
   std::string known;
-  for (const CudaDevice& device : devices) {
+  for (const Device& device : devices) {
     const bool uuid = name.size() > 4 && lower(device.uuid).starts_with(name);
     // With or without the domain: "1b:00.0" is "0000:1b:00.0".
     const bool pci = name.size() >= 7 && lower(device.pci).ends_with(name);
@@ -58,19 +68,20 @@ int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>&
                          device.uuid, device.pci);
   }
   if (found.size() == 1) return found.front();
-  user_error("cuda.device '{}' matches {} of this machine's GPUs ({})", choice,
+  user_error("gpu.device '{}' matches {} of this machine's GPUs ({})", choice,
              found.empty() ? "none" : "more than one", known.empty() ? "it has none" : known);
 }
 
 DeviceChoice device_in_use(DeviceChoice device) {
   if (device != DeviceChoice::Auto) return device;
-  return cuda_device_count() > 0 ? DeviceChoice::Cuda : DeviceChoice::Cpu;
+  if (gpu_device_count() == 0) return DeviceChoice::Cpu;
+  return gpu_platform() == "hip" ? DeviceChoice::Hip : DeviceChoice::Cuda;
 }
 
 std::optional<bool> drives_gpus(GpuVendor vendor) {
   if (vendor == GpuVendor::Unknown) return std::nullopt;
   if (vendor == GpuVendor::None) return true;  // every build has the CPU backend
-  return vendor == GpuVendor::Nvidia && !cuda_library_versions().empty();
+  return gpu_platform() == (vendor == GpuVendor::Amd ? "hip" : "cuda");
 }
 
 std::string why_undriven(GpuVendor vendor) {
@@ -102,22 +113,14 @@ std::unique_ptr<World> make_world(Trace* trace) {
 
 DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
                               std::function<void(const RankFailure&)> on_failure, Trace* trace) {
-  void* stream = cuda_stream(backend);
-  if (stream == nullptr || hosts.size() == 1) return {};
-  const CudaDevice gpu = cuda_device_of(backend);
+  if (backend.device().stream == nullptr || hosts.size() == 1) return {};
   auto world = std::make_unique<NcclWorld>(hosts, backend,
-                                           NcclOptions{.stream = stream,
-                                                       .device = gpu.index,
-                                                       .pci = gpu.pci,
-                                                       .timeout_s = comm.timeout_s,
+                                           NcclOptions{.timeout_s = comm.timeout_s,
                                                        .allow_sockets = comm.allow_sockets,
                                                        .share_gpu = comm.share_gpu,
                                                        .register_buffers = comm.register_buffers,
                                                        .on_failure = std::move(on_failure),
-                                                       .trace = trace,
-                                                       .event_time = [&backend](void* event) {
-                                                         return cuda_event_time(backend, event);
-                                                       }});
+                                                       .trace = trace});
   std::string description = world->description();
   std::optional<std::string> network;
   if (hosts.local_size() < hosts.size()) network = world->network();
@@ -125,19 +128,22 @@ DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& 
 }
 
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
-                                      const CudaConfig& cuda, int local_rank, Trace* trace) {
+                                      const GpuConfig& gpu, int local_rank, Trace* trace) {
   // Streams that share a hardware queue can block each other.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto on_host = [&] { return make_cpu_backend(static_cast<int>(threads)); };
-  if (device_in_use(device) == DeviceChoice::Cuda)
-    return make_cuda_backend(
-        {.device = choose_cuda_device(cuda.device, cuda_devices(), local_rank),
-         .deterministic = cuda.deterministic,
-         .tf32 = cuda.tf32,
-         .graphs = cuda.graphs,
-         .matmul_cache = cuda.matmul_cache == "auto" ? default_matmul_cache() : cuda.matmul_cache,
+  const DeviceChoice chosen = device_in_use(device);
+  if (chosen != DeviceChoice::Cpu) {
+    check_platform(chosen);
+    return make_gpu_backend(
+        {.device = choose_gpu(gpu.device, gpu_devices(), local_rank),
+         .deterministic = gpu.deterministic,
+         .tf32 = gpu.tf32,
+         .graphs = gpu.graphs,
+         .matmul_cache = gpu.matmul_cache == "auto" ? default_matmul_cache() : gpu.matmul_cache,
          .trace = trace,
          .host = on_host()});
+  }
   auto backend = on_host();
   if (trace == nullptr) return backend;
   return make_traced_backend(std::move(backend), *trace);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backend/backend.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "comm/communicator.h"
 #include "comm/rank_failure.h"
 #include "core/trace.h"
@@ -15,7 +15,7 @@
 
 namespace kintsugi {
 
-// Resolves `auto`: cuda if this machine has a GPU, otherwise cpu.
+// Resolves `auto`: cuda or hip if this machine has such a GPU, otherwise cpu.
 DeviceChoice device_in_use(DeviceChoice device);
 
 // Whether this build computes on the GPUs of `vendor`; empty: the vendor is not known.
@@ -29,7 +29,7 @@ std::string_view name_of(GpuVendor vendor);  // "NVIDIA"
 // Creates the backend of `device`. The ranks of one node share its GPUs by `local_rank`.
 // Here and below, `trace` (may be nullptr) records the operations and must outlive the result.
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
-                                      const CudaConfig& cuda = {}, int local_rank = 0,
+                                      const GpuConfig& gpu = {}, int local_rank = 0,
                                       Trace* trace = nullptr);
 
 // All ranks of the MPI job of this process; a single rank without MPI.
@@ -46,9 +46,8 @@ DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& 
                               std::function<void(const RankFailure&)> on_failure,
                               Trace* trace = nullptr);
 
-// The index of the GPU that cuda.device names: an index, a UUID or the beginning of one, a PCI id,
+// The index of the GPU that gpu.device names: an index, a UUID or the beginning of one, a PCI id,
 // or `auto` (by the local rank). UserError with the list of GPUs if none or several match.
-int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
-                       int local_rank = 0);
+int choose_gpu(const std::string& choice, const std::vector<Device>& devices, int local_rank = 0);
 
 }  // namespace kintsugi

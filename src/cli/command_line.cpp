@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/process.h"
@@ -29,12 +29,12 @@ std::string version_text() {
   return fmt::format(
       "kintsugi {} (commit {})\n"
       "compiler: {}\n"
-      "backends: cpu ({}), cuda ({}), sim\n"
+      "backends: cpu ({}), gpu ({}), sim\n"
       "communication: MPI ({}), NCCL ({})\n"
       "libraries: {}\n"
       "left out: {}",
       program_version(), program_commit(), program_compiler(), cpu_library_versions(),
-      or_not_built(cuda_library_versions()), or_not_built(mpi_library_version()),
+      or_not_built(gpu_library_versions()), or_not_built(mpi_library_version()),
       or_not_built(nccl_library_version()), program_libraries(),
       program_left_out().empty() ? "nothing" : program_left_out());
 }

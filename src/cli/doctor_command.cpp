@@ -142,7 +142,7 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
         config ? config->device : YamlScalar<DeviceChoice>::parse(arguments.device);
     const std::int64_t threads = config ? config->threads : arguments.threads;
     backend = make_backend(device, threads_for(threads, job.world()),
-                           config ? config->cuda : CudaConfig{}, job.world().local_rank());
+                           config ? config->gpu : GpuConfig{}, job.world().local_rank());
     options = options_of(arguments, config, job, *backend);
     if (job.world().rank() > 0) return;
     if (arguments.exclude) ledger_of(arguments, config);
@@ -185,11 +185,11 @@ void add_check_options(CLI::App& command, DoctorArguments& arguments) {
       "Compare with a machine's name (kintsugi plan machines) or YAML file");
   add("--dir", arguments.directory,
       "Write a test file in this directory (default: run.dir of --config)");
-  add("--device", arguments.device, "auto (the default), cpu or cuda",
-      CLI::IsMember({"auto", "cpu", "cuda"}))
+  add("--device", arguments.device, "auto (the default), cpu, cuda or hip",
+      CLI::IsMember({"auto", "cpu", "cuda", "hip"}))
       ->excludes(config);
   add("--precision", arguments.precision,
-      "Precision of the matmul (default: fp32 on cpu, bf16 on cuda)");
+      "Precision of the matmul (default: fp32 on cpu, bf16 on GPUs)");
   add("--threads", arguments.threads,
       "CPU threads per rank (default: the node's cores / its ranks)",
       whole_number(between(0, 1024)))

@@ -224,14 +224,29 @@ void apply_override(YAML::Node& root, const std::string& assignment) {
 }
 
 YamlDocument::YamlDocument(const std::string& text, std::string source,
-                           std::vector<std::string> overrides)
+                           std::vector<std::string> overrides,
+                           const std::vector<RenamedSection>& renamed)
     : source_(std::move(source)), overrides_(std::move(overrides)) {
   root_ = std::make_shared<YAML::Node>(load_yaml(text, source_));
   if (root_->IsNull()) root_->reset(YAML::Node(YAML::NodeType::Map));
   if (!root_->IsMap())
     user_error("{} is not a configuration: keys like 'run: …' are expected, found {}", source_,
                root_->IsScalar() ? "a string" : in_words(*root_));
+  for (const RenamedSection& section : renamed) rename(section);
   for (const std::string& assignment : overrides_) apply_override(*root_, assignment);
+}
+
+void YamlDocument::rename(const RenamedSection& section) {
+  for (std::string& assignment : overrides_)
+    if (key_of(assignment) == section.before || assignment.starts_with(section.before + "."))
+      assignment.replace(0, section.before.size(), section.now);
+  const auto old = find_item(*root_, section.before);
+  if (!old) return;
+  if (find_item(*root_, section.now))
+    user_error("{}: {} is the old name of {}, which is given, too: remove {}",
+               at_line(source_, old->line), section.before, section.now, section.before);
+  for (auto item : *root_)  // changes the key where it is, so that it keeps its line
+    if (item.first.Scalar() == section.before) item.first = section.now;
 }
 
 bool YamlDocument::has(std::string_view key) const { return find_path(*root_, key).has_value(); }

@@ -19,11 +19,16 @@ YAML::Node load_yaml(const std::string& text, const std::string& source);
 // Applies "a.b=value" to a tree and creates missing maps. The value is YAML, so [1, 2] is a list.
 void apply_override(YAML::Node& root, const std::string& assignment);
 
+// A section (a key of the root) that had another name before. The old one is still read.
+struct RenamedSection {
+  std::string before, now;
+};
+
 // A YAML document with overrides, checked as by load_yaml. The root is a map.
 class YamlDocument {
  public:
-  YamlDocument(const std::string& text, std::string source,
-               std::vector<std::string> overrides = {});
+  YamlDocument(const std::string& text, std::string source, std::vector<std::string> overrides = {},
+               const std::vector<RenamedSection>& renamed = {});
 
   const std::string& source() const { return source_; }
   const YAML::Node& root() const { return *root_; }
@@ -36,6 +41,8 @@ class YamlDocument {
   std::string source_of(const std::string& section) const;
 
  private:
+  void rename(const RenamedSection& section);
+
   std::string source_;
   std::vector<std::string> overrides_;
   std::shared_ptr<YAML::Node> root_;

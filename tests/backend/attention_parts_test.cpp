@@ -160,7 +160,9 @@ TEST_P(AttentionPartsTest, Documents) {
 }
 
 TEST_P(AttentionPartsTest, Windows) {
-  for (const std::int64_t window : {1, 5, 40, 64, 100, 500})
+  for (const std::int64_t window : is_emulated()
+                                       ? std::vector<std::int64_t>{5, 64}
+                                       : std::vector<std::int64_t>{1, 5, 40, 64, 100, 500})
     check({1, 130, 6, 2, 8, {3, 65}, {64, 100}, false, false, window});
   check({2, 70, 4, 1, 20, {}, {1, 2, 69}, true, false, 30});
   check({2, 150, 6, 2, 64, {75}, {70, 110}, true, true, 20});

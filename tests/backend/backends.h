@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 
 namespace kintsugi {
 
@@ -21,12 +21,18 @@ struct TestBackend {
   std::function<std::unique_ptr<Backend>()> make;
 };
 
-// Whether this program can use a GPU of this machine. Asking CUDA itself takes seconds, and this is
+// Whether the GPU is emulated (tests/emulator). Tests then take fewer precisions and smaller sizes:
+// a thread of a kernel takes about a microsecond.
+inline bool is_emulated() { return gpu_platform() == "emulated"; }
+inline bool is_brief(std::int64_t elements) { return !is_emulated() || elements <= 70'000; }
+
+// Whether this program can use a GPU of this machine. Asking its driver takes seconds, and this is
 // asked wherever tests are listed, which every process of the test program does.
 inline bool gpu_is_present() {
+  if (is_emulated()) return true;
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const bool hidden = visible != nullptr && (*visible == '\0' || *visible == '-');
-  return !cuda_library_versions().empty() && !hidden && std::filesystem::exists("/dev/nvidiactl");
+  return !gpu_library_versions().empty() && !hidden && std::filesystem::exists("/dev/nvidiactl");
 }
 
 // The backends whose device this machine has.
@@ -35,8 +41,9 @@ inline const std::vector<TestBackend>& backends() {
     const std::vector<DType> precisions = {DType::F64, DType::F32, DType::BF16, DType::F16};
     std::vector<TestBackend> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
     if (gpu_is_present())
-      present.push_back(
-          {"cuda", precisions, [] { return make_cuda_backend({.host = make_cpu_backend()}); }});
+      present.push_back({gpu_platform(),
+                         is_emulated() ? std::vector{DType::F32, DType::BF16} : precisions,
+                         [] { return make_gpu_backend({.host = make_cpu_backend()}); }});
     return present;
   }();
   return all;

@@ -106,7 +106,7 @@ TEST_P(DrawTest, InHostMemory) {
 // A GPU's log, sin and cos sometimes differ from the host's by an ulp of double. This changes the
 // last bit of a float about once in 10^8 draws.
 TEST(DrawOnTwoDevices, AreTheSameToTheLastBit) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  if (gpu_device_count() == 0) GTEST_SKIP() << "no GPU";
   constexpr std::int64_t kCount = (std::int64_t{16} << 20) + 5;
   const DrawOptions options{.scale = 0.02, .key = derive_key(1, 77), .first = 12345};
   const auto draws_of = [&](Backend& backend) {
@@ -118,7 +118,7 @@ TEST(DrawOnTwoDevices, AreTheSameToTheLastBit) {
     return values;
   };
   const std::vector<float> cpu = draws_of(*make_cpu_backend()),
-                           cuda = draws_of(*make_cuda_backend({}));
+                           cuda = draws_of(*make_gpu_backend({}));
   int different = 0;
   for (std::size_t i = 0; i < cpu.size(); ++i) {
     if (cpu[i] == cuda[i]) continue;

@@ -117,7 +117,7 @@ TEST_P(Fp8MatmulTest, EveryDepth) {
   for (const std::int64_t k : {16, 48, 4096, 18944})
     for (const bool one_scale : {false, true})
       for (const bool fast : {false, true}) {
-        check({32, 48, k, one_scale, fast}, false, false, false);
+        if (is_brief(16 * k)) check({32, 48, k, one_scale, fast}, false, false, false);
         if (k <= 48) check({272, 528, k, one_scale, fast}, false, false, false);
       }
 }

@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::vector<CudaDevice> kDevices = {
+const std::vector<Device> kDevices = {
     {.index = 0,
      .name = "H200",
      .uuid = "GPU-6f1c0000-0000-1111-2222-333344445555",
@@ -25,22 +25,22 @@ const std::vector<CudaDevice> kDevices = {
 
 std::string refusal(const std::string& choice) {
   try {
-    choose_cuda_device(choice, kDevices);
+    choose_gpu(choice, kDevices);
   } catch (const UserError& error) {
     return error.what();
   }
   return "";
 }
 
-TEST(ChooseCudaDevice, ByNumberUuidOrPciId) {
-  EXPECT_EQ(choose_cuda_device("0", kDevices), 0);
-  EXPECT_EQ(choose_cuda_device("1", kDevices), 1);
-  EXPECT_EQ(choose_cuda_device("GPU-6f1d0000-0000-1111-2222-333344445555", kDevices), 1);
-  EXPECT_EQ(choose_cuda_device("gpu-6F1C", kDevices), 0);
-  EXPECT_EQ(choose_cuda_device("0001:1B:00.0", kDevices), 1);
+TEST(ChooseGpu, ByNumberUuidOrPciId) {
+  EXPECT_EQ(choose_gpu("0", kDevices), 0);
+  EXPECT_EQ(choose_gpu("1", kDevices), 1);
+  EXPECT_EQ(choose_gpu("GPU-6f1d0000-0000-1111-2222-333344445555", kDevices), 1);
+  EXPECT_EQ(choose_gpu("gpu-6F1C", kDevices), 0);
+  EXPECT_EQ(choose_gpu("0001:1B:00.0", kDevices), 1);
 }
 
-TEST(ChooseCudaDevice, NamesThoseThereAre) {
+TEST(ChooseGpu, NamesThoseThereAre) {
   EXPECT_THAT(refusal("GPU-dead"),
               HasSubstr("'GPU-dead' matches none of this machine's GPUs (0: H200"));
   EXPECT_THAT(refusal("GPU-6f1"), HasSubstr("more than one"));

@@ -88,7 +88,7 @@ TEST_F(CommandTest, Version) {
   EXPECT_THAT(outcome.out,
               testing::MatchesRegex("kintsugi [0-9]+\\.[0-9]+\\.[0-9]+ \\(commit [^)]+\\)\n"
                                     "compiler: .+\n"
-                                    "backends: cpu \\(OpenBLAS [0-9.]+\\), cuda \\(.+\\), sim\n"
+                                    "backends: cpu \\(OpenBLAS [0-9.]+\\), gpu \\(.+\\), sim\n"
                                     "communication: MPI \\(.+\\), NCCL \\(.+\\)\n"
                                     "libraries: fmt [0-9.]+, .*yaml-cpp [0-9.]+.*\n"
                                     "left out: .+\n"));

@@ -34,7 +34,7 @@ class UndrivenGpus : public PlanCommandTest {
     return outcome.out;
   }
   bool built_with_cuda() {
-    return run_kintsugi("--version").out.find("cuda (not built)") == std::string::npos;
+    return run_kintsugi("--version").out.find("gpu (not built)") == std::string::npos;
   }
 };
 

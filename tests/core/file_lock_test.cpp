@@ -68,7 +68,8 @@ TEST(FileLock, AChildHoldsWhatWasPassedOn) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(FileLock::try_take(file, holder));
-  (void)lock.release();  // its descriptor may be used by others now
+  // Never destroyed: its descriptor may be used by others now.
+  [[maybe_unused]] static const FileLock* const kept = lock.release();
 }
 
 TEST(FileLock, ALinkIsNotFollowed) {

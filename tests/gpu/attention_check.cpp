@@ -1,14 +1,6 @@
-// Attention of the CUDA backend: compares cuDNN and our own kernels with a float64 reference, then
-// measures their speed. Build with one command, from the root of the repository:
-//
-//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Isrc
-//     -o attention_check tests/gpu/attention_check.cpp
-//     src/backend/cuda/{attention,attention_cudnn,attention_graph,cudnn_plan,cuda_common}.cpp
-//     src/backend/cuda/attention_{flash,rows}.cu src/core/units.cpp
-//     src/tensor/{tensor,dtype}.cpp -lcudnn -lfmt
-//
+// Attention of the GPU backend: compares cuDNN and our own kernels with a float64 reference, then
+// measures their speed.
 // Exits with 0 if every row is within its tolerance and deterministic kernels repeat bit for bit.
-#include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <fmt/core.h>
 
@@ -22,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/attention.h"
-#include "backend/cuda/cuda_common.h"
+#include "backend/gpu/attention.h"
+#include "backend/gpu/common.h"
 
-namespace kintsugi::cuda {
+namespace kintsugi::gpu {
 namespace {
 
 using Values = std::vector<double>;
@@ -51,10 +43,10 @@ std::string describe(const Case& c) {
 struct Buffer {
   Buffer(DType dtype, Shape shape) {
     const Tensor sized(nullptr, dtype, shape);
-    KINTSUGI_CUDA(cudaMalloc(&address, std::max<std::size_t>(sized.bytes(), 1)));
+    address = device_allocate(std::max<std::size_t>(sized.bytes(), 1));
     tensor = Tensor(address, dtype, shape);
   }
-  ~Buffer() { cudaFree(address); }
+  ~Buffer() { release(address); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   void* address = nullptr;
@@ -82,14 +74,16 @@ std::vector<char> narrowed(DType dtype, const Values& values) {
 
 std::vector<char> download(const Buffer& buffer, std::size_t bytes) {
   std::vector<char> raw(std::min(bytes, buffer.tensor.bytes()));
-  KINTSUGI_CUDA(cudaDeviceSynchronize());
-  KINTSUGI_CUDA(cudaMemcpy(raw.data(), buffer.address, raw.size(), cudaMemcpyDeviceToHost));
+  synchronize_device();
+  copy(raw.data(), buffer.address, raw.size(), Copy::ToHost, nullptr);
+  synchronize_device();
   return raw;
 }
 std::vector<char> download(const Buffer& buffer) { return download(buffer, buffer.tensor.bytes()); }
 
 void upload(Buffer& buffer, const void* data) {
-  KINTSUGI_CUDA(cudaMemcpy(buffer.address, data, buffer.tensor.bytes(), cudaMemcpyHostToDevice));
+  copy(buffer.address, data, buffer.tensor.bytes(), Copy::ToDevice, nullptr);
+  synchronize_device();
 }
 
 // The operands of a case, laid out as in a model: rows [q | k | v], or separate rows q and [k | v]
@@ -182,17 +176,18 @@ class Trial {
     slope.assign(slopes.begin(), slopes.end());
   }
 
-  void forward(CudaAttention& attention, cudaStream_t stream) {
+  void forward(Attention& attention, Stream stream) {
     attention.forward(out_.tensor, lse_.tensor, x_.q, x_.k, x_.v, options_, stream);
   }
-  void backward(CudaAttention& attention, cudaStream_t stream) {
+  void backward(Attention& attention, Stream stream) {
     attention.backward(dx_.q, dx_.k, dx_.v, dout_.tensor, out_.tensor, lse_.tensor, x_.q, x_.k,
                        x_.v, options_, stream);
   }
   // Fills the outputs with NaN, so that missing writes are found.
   void poison() {
     for (Buffer* buffer : {&dx_.first, &dx_.second, &out_, &lse_})
-      KINTSUGI_CUDA(cudaMemset(buffer->address, 0xFF, buffer->tensor.bytes()));
+      set_bytes(buffer->address, 0xFF, buffer->tensor.bytes(), nullptr);
+    synchronize_device();
   }
   std::vector<char> raw_outputs() const {
     std::vector<char> all;
@@ -300,13 +295,13 @@ struct Kernel {
   bool deterministic;
 };
 constexpr Kernel kKernels[] = {{"portable", AttentionChoice::Portable, false},
-                               {"cuDNN", AttentionChoice::Cudnn, false},
-                               {"cuDNN determ.", AttentionChoice::Cudnn, true}};
+                               {"cuDNN", AttentionChoice::Fused, false},
+                               {"cuDNN determ.", AttentionChoice::Fused, true}};
 
 class Checks {
  public:
-  Checks() { KINTSUGI_CUDA(cudaStreamCreate(&stream_)); }
-  ~Checks() { cudaStreamDestroy(stream_); }
+  Checks() = default;
+  ~Checks() { destroy(stream_); }
 
   void accuracy(const Case& c);
   void captured(const Case& c);
@@ -314,7 +309,7 @@ class Checks {
   int failures() const { return failures_; }
 
  private:
-  CudaAttention& attention(const Kernel& kernel) {
+  Attention& attention(const Kernel& kernel) {
     attention_.set_choice(kernel.choice);
     attention_.set_deterministic(kernel.deterministic);
     return attention_;
@@ -326,7 +321,7 @@ class Checks {
       trial.poison();
       trial.forward(attention(kernel), stream_);
       trial.backward(attention(kernel), stream_);
-      KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
+      synchronize(stream_);
       return true;
     } catch (const Failure& failure) {
       fmt::print("{:<44} {:<14} {}\n", describe(c), kernel.name, failure.what());
@@ -340,8 +335,8 @@ class Checks {
   }
   double median_ms(const std::function<void()>& work);
 
-  cudaStream_t stream_ = nullptr;
-  CudaAttention attention_;
+  const Stream stream_ = create_stream();
+  Attention attention_;
   int failures_ = 0;
   unsigned seed_ = std::random_device{}();
 };
@@ -356,7 +351,7 @@ void Checks::accuracy(const Case& c) {
   Trial trial(c, seed_++);
   const Outputs expected = trial.reference();
   for (const Kernel& kernel : kKernels) {
-    if (kernel.choice == AttentionChoice::Cudnn && (!is16 || c.queries != c.keys || c.dim % 8 != 0))
+    if (kernel.choice == AttentionChoice::Fused && (!is16 || c.queries != c.keys || c.dim % 8 != 0))
       continue;
     if (!run(trial, c, kernel)) continue;
     const Outputs found = trial.outputs({c.batch, 1});
@@ -383,45 +378,37 @@ void Checks::captured(const Case& c) {
     if (!run(trial, c, {kernel.name, kernel.choice, true})) continue;
     const std::vector<char> bits = trial.raw_outputs();
     trial.poison();
-    KINTSUGI_CUDA(cudaDeviceSynchronize());
+    synchronize_device();
     const std::size_t bytes = attention_.own_bytes();
-    cudaGraph_t graph;
-    cudaGraphExec_t executable;
-    KINTSUGI_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    begin_capture(stream_);
     trial.forward(attention_, stream_);
     trial.backward(attention_, stream_);
-    KINTSUGI_CUDA(cudaStreamEndCapture(stream_, &graph));
-    KINTSUGI_CUDA(cudaGraphInstantiate(&executable, graph, 0));
-    KINTSUGI_CUDA(cudaGraphLaunch(executable, stream_));
-    KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
+    const Graph graph = end_capture(stream_);
+    launch(graph, stream_);
+    synchronize(stream_);
     const bool same = bits == trial.raw_outputs();
     fmt::print("{:<44} {:<14} captured graph: {}, {} bytes allocated", describe(c), kernel.name,
                same ? "same bits" : "DIFFERENT RESULTS", attention_.own_bytes() - bytes);
     verdict(same && attention_.own_bytes() == bytes);
-    KINTSUGI_CUDA(cudaGraphExecDestroy(executable));
-    KINTSUGI_CUDA(cudaGraphDestroy(graph));
+    destroy(graph);
   }
 }
 
 double Checks::median_ms(const std::function<void()>& work) {
-  cudaEvent_t begin, end;
-  KINTSUGI_CUDA(cudaEventCreate(&begin));
-  KINTSUGI_CUDA(cudaEventCreate(&end));
+  const Event begin = create_event(), end = create_event();
   const auto once = [&] {
-    float ms = 0;
-    KINTSUGI_CUDA(cudaEventRecord(begin, stream_));
+    record(begin, stream_);
     work();
-    KINTSUGI_CUDA(cudaEventRecord(end, stream_));
-    KINTSUGI_CUDA(cudaEventSynchronize(end));
-    KINTSUGI_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    return ms;
+    record(end, stream_);
+    synchronize(end);
+    return elapsed_ms(begin, end);
   };
   const int repeats = once() > 50 ? 1 : 11;  // one is enough for slow kernels
-  std::vector<float> times;
+  std::vector<double> times;
   for (int i = 0; i < repeats; ++i) times.push_back(once());
   std::sort(times.begin(), times.end());
-  KINTSUGI_CUDA(cudaEventDestroy(begin));
-  KINTSUGI_CUDA(cudaEventDestroy(end));
+  destroy(begin);
+  destroy(end);
   return times[times.size() / 2];
 }
 
@@ -452,9 +439,8 @@ void Checks::speed(const Case& c) {
 
 int check_all() {
   constexpr DType kBf16 = DType::BF16, kF16 = DType::F16, kF32 = DType::F32, kF64 = DType::F64;
-  cudaDeviceProp device;
-  KINTSUGI_CUDA(cudaGetDeviceProperties(&device, 0));
-  fmt::print("{}, cuDNN {}\n\nRelative errors against float64\n", device.name, cudnnGetVersion());
+  fmt::print("{}, cuDNN {}\n\nRelative errors against float64\n", device_at(0).name,
+             cudnnGetVersion());
   fmt::print("{:<44} {:<14} {:>8} {:>8} {:>8} {:>8} {:>8} {:>4} kernel of the backward\n", "", "",
              "out", "lse", "dq", "dk", "dv", "rep.");
   Checks checks;
@@ -523,11 +509,11 @@ int check_all() {
 }
 
 }  // namespace
-}  // namespace kintsugi::cuda
+}  // namespace kintsugi::gpu
 
 int main() {
   try {
-    return kintsugi::cuda::check_all();
+    return kintsugi::gpu::check_all();
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "comm/checked_communicator.h"
 #include "comm/grid.h"
 #include "comm/lifeline.h"
@@ -305,15 +305,12 @@ Lifeline::Callbacks callbacks() {
 }
 
 void run_on_gpu(World& hosts, Lifeline& lifeline, const std::string& what) {
-  const auto devices = cuda_devices();
+  const auto devices = gpu_devices();
   if (devices.empty()) user_error("this machine has no GPU");
-  const CudaDevice& device = devices[static_cast<std::size_t>(hosts.local_rank()) % devices.size()];
-  const auto backend = make_cuda_backend({.device = device.index});
+  const Device& device = devices[static_cast<std::size_t>(hosts.local_rank()) % devices.size()];
+  const auto backend = make_gpu_backend({.device = device.index});
   NcclWorld world(hosts, *backend,
-                  {.stream = cuda_stream(*backend),
-                   .device = device.index,
-                   .pci = device.pci,
-                   .timeout_s = timeout_for(what),
+                  {.timeout_s = timeout_for(what),
                    .share_gpu = true,
                    .register_buffers = true,
                    .message_groups = {"pp", "ring", "pairs"},

@@ -14,7 +14,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "cli/backends.h"
 #include "comm/exchange.h"
 #include "support/layout_case.h"

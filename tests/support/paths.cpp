@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/gpu/gpu_backend.h"
 
 namespace kintsugi {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 // CUDA takes seconds. CUDA reads the variable once, so tests in this process keep their GPU.
 void hide_gpus_from_children() {
   static const bool hidden = [] {
-    if (testing::UnitTest::GetInstance()->test_to_run_count() > 1) cuda_device_count();
+    if (testing::UnitTest::GetInstance()->test_to_run_count() > 1) gpu_device_count();
     return setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
   }();
   static_cast<void>(hidden);

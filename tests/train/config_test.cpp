@@ -15,7 +15,9 @@ namespace kintsugi {
 namespace {
 
 using namespace config_text;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(RunConfigReading, TheContract) {
@@ -108,6 +110,19 @@ threads: 3
   EXPECT_EQ(config.layout.recompute, Recompute::Full);
   EXPECT_EQ(config.device, DeviceChoice::Cuda);
   EXPECT_EQ(config.threads, 3);
+}
+
+TEST(RunConfigReading, TheOldNameOfASection) {
+  const RunConfig config =
+      parse(kShort + "cuda: {graphs: false, tf32: true}\n", {"cuda.device=1", "gpu.tf32=false"});
+  EXPECT_FALSE(config.gpu.graphs);
+  EXPECT_FALSE(config.gpu.tf32);
+  EXPECT_EQ(config.gpu.device, "1");
+  EXPECT_THAT(to_yaml(config), AllOf(HasSubstr("gpu:"), Not(HasSubstr("cuda:"))));
+  EXPECT_EQ(error_of(kShort + "cuda: {graphs: false}\ngpu: {graphs: true}\n"),
+            "demo.yaml line 3: cuda is the old name of gpu, which is given, too: remove cuda");
+  EXPECT_THAT(error_of(kShort + "cuda: {graph: false}\n"),
+              StartsWith("demo.yaml line 3: unknown key 'gpu.graph'"));
 }
 
 TEST(RunConfigReading, TheEndOfARun) {
@@ -216,7 +231,7 @@ TEST(RunConfigErrors, WrongTypes) {
       set_error("optimizer.schedule=cosin"),
       HasSubstr("optimizer.schedule: 'cosin' is not a schedule: cosine, linear, wsd or constant"));
   EXPECT_THAT(set_error("train.precision=fp8"), HasSubstr("'fp8' is not a precision"));
-  EXPECT_THAT(set_error("device=gpu"), HasSubstr("'gpu' is not auto, cpu or cuda"));
+  EXPECT_THAT(set_error("device=gpu"), HasSubstr("'gpu' is not auto, cpu, cuda or hip"));
   EXPECT_THAT(set_error("optimizer.betas=0.9"), HasSubstr("a list of 2 is expected, found '0.9'"));
   EXPECT_THAT(set_error("optimizer.betas=[0.9]"),
               HasSubstr("a list of 2 is expected, found one of 1"));

@@ -145,9 +145,9 @@ TEST_F(MemoryCheckTest, CountsTheUseOfLibraries) {
   EXPECT_EQ(four.attention_elements, 4 * config({}).data.sequence_length * 2 * 32);
   EXPECT_GE(four.groups, 2) << "tensor and data ranks";
   // dq in fp32, dk and dv in 16 bits.
-  EXPECT_EQ(cuda_library_bytes({.attention_elements = 1000}), 8000u);
-  EXPECT_EQ(cuda_library_bytes({.groups = 3}), 3 * cuda_library_bytes({.groups = 1}));
-  EXPECT_GE(cuda_library_bytes({.groups = 1}), 128 * kMiB);
+  EXPECT_EQ(gpu_library_bytes({.attention_elements = 1000}), 8000u);
+  EXPECT_EQ(gpu_library_bytes({.groups = 3}), 3 * gpu_library_bytes({.groups = 1}));
+  EXPECT_GE(gpu_library_bytes({.groups = 1}), 128 * kMiB);
 }
 
 TEST_F(MemoryCheckTest, CountsLibrariesOfTheDevice) {

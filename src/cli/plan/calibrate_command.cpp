@@ -128,7 +128,7 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
       options.length > 0 ? options.length : std::min<std::int64_t>(model.max_positions, 4096);
   model.max_positions = std::max(model.max_positions, length);
   const std::unique_ptr<Backend> backend = make_backend(device, threads);
-  const std::string pci = cuda_device_of(*backend).pci;
+  const std::string pci = backend->device().pci;
   const DType dtype = !precision.empty() ? parse_precision(precision)
                       : pci.empty()      ? DType::F32
                                          : DType::BF16;
@@ -258,14 +258,14 @@ void add_calibrate_command(CLI::App& app) {
   const auto options = std::make_shared<CalibrateOptions>();
   add("--machine", options->machine,
       "Name or YAML file of the machine for all values that are not measured (default: this host "
-      "on cpu, h200 on cuda)");
+      "on cpu, h200 on GPUs)");
   add("--output", options->output, "Write the machine description to this YAML file");
   add_overwrite_option(*command, options->overwrite);
-  add("--device", options->device, "auto (the default), cpu or cuda",
-      CLI::IsMember({"auto", "cpu", "cuda"}));
+  add("--device", options->device, "auto (the default), cpu, cuda or hip",
+      CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
   add("--precision", options->precision,
-      "Precision to measure (default: fp32 on cpu, bf16 on cuda)");
-  add("--size", options->size, "Largest matrix dimension (default: 1024 on cpu, 8192 on cuda)",
+      "Precision to measure (default: fp32 on cpu, bf16 on GPUs)");
+  add("--size", options->size, "Largest matrix dimension (default: 1024 on cpu, 8192 on GPUs)",
       whole_number(between(64, 65536)));
   add("--threads", options->threads, "CPU threads (default: all cores)",
       whole_number(between(0, 1024)));

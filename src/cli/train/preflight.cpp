@@ -71,7 +71,7 @@ DoctorOptions options_of_rank(Job& job, Backend& backend, std::int64_t threads) 
   DoctorOptions options;
   options.node = node_name();
   options.threads = static_cast<int>(threads > 0 ? threads : cores);
-  options.gpu = cuda_device_of(backend).pci;
+  options.gpu = backend.device().pci;
   options.on_hang = [&job](const RankFailure& failure) {
     job.abort(failure);  // returns if this is the only rank
     log_message(LogLevel::Error, failure.text);

@@ -48,7 +48,7 @@ Facts command_facts(const TrainArguments& arguments) {
 
 // Keys that do not change what a rank computes and may differ between nodes.
 bool may_differ(const std::string& key) {
-  return key == "cuda.device" || key == "cuda.matmul_cache" || key == "threads";
+  return key == "gpu.device" || key == "gpu.matmul_cache" || key == "threads";
 }
 
 Facts config_facts(const RunConfig& config) {
@@ -70,10 +70,10 @@ void add_data_facts(const Trainer& trainer, Facts& facts) {
   add("the fingerprint of the held-out data", data.held_out_fingerprint());
 }
 
-// cuda.deterministic implies comm.deterministic.
+// gpu.deterministic implies comm.deterministic.
 CommConfig comm_of(const RunConfig& config) {
   CommConfig comm = config.comm;
-  comm.deterministic |= config.cuda.deterministic;
+  comm.deterministic |= config.gpu.deterministic;
   return comm;
 }
 
@@ -162,8 +162,8 @@ JobEnergy::Options energy_options(const RunConfig& config, Backend& backend) {
   return {.search = {.root = config.energy.root, .node_w = config.energy.node_w},
           .sample_s = config.energy.sample_s,
           .node = node_name(),
-          .gpu = cuda_device_of(backend).pci,
-          .gpu_model = cuda_device_of(backend).name,
+          .gpu = backend.device().pci,
+          .gpu_model = backend.device().name,
           .power = {.power_limit_w = config.energy.power_limit_w,
                     .gpu_clock_mhz = static_cast<int>(config.energy.gpu_clock_mhz),
                     .baseline_steps = config.energy.baseline_steps}};
@@ -198,7 +198,7 @@ void add_context(const RunConfig& config, Job& job, JobEnergy& energy) {
   job.together([&] {
     if (job.world().rank() > 0) return;
     EnergyContext context = energy_context(config, job.world().size(),
-                                           device_in_use(config.device) == DeviceChoice::Cuda);
+                                           device_in_use(config.device) != DeviceChoice::Cpu);
     if (!context.planned.empty()) log_info("{}", prediction_text(context));
     energy.set_context(std::move(context));
   });
@@ -245,7 +245,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     if (config->energy.enabled) check_energy_root(*config);
     if (profile) check_profile(profile->request(), *config, job.world());
     if (config->stages.empty() && !config->layout_auto) layout_on(*config, job.world().size());
-    backend = make_backend(config->device, threads_for(config->threads, job.world()), config->cuda,
+    backend = make_backend(config->device, threads_for(config->threads, job.world()), config->gpu,
                            job.world().local_rank(), trace);
   });
   if (config->energy.enabled) {

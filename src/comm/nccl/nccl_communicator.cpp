@@ -4,17 +4,12 @@
 #include <set>
 #include <utility>
 
+#include "backend/gpu/cuda/native.h"
 #include "core/error.h"
 #include "core/log.h"
 
 namespace kintsugi::nccl {
 namespace {
-
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
-}
 
 std::size_t count_of(const Tensor& x) { return static_cast<std::size_t>(x.elements()); }
 
@@ -67,13 +62,13 @@ Communicator::Work NcclCommunicator::start(const Call& call) {
       lane, call.kind, static_cast<std::int64_t>(whole), watch.events());
   const Event ready(watch.events());
   watch.exclusively(to_string(call.kind), lane.get(), [&] {
-    KINTSUGI_CHECK(!is_capturing(context_.compute), "group {}: {} while a graph is captured",
+    KINTSUGI_CHECK(!gpu::is_capturing(context_.compute), "group {}: {} while a graph is captured",
                    info_.name, to_string(call.kind));
-    check_cuda(cudaEventRecord(ready.get(), context_.compute), "cudaEventRecord");
-    check_cuda(cudaStreamWaitEvent(lane->stream, ready.get(), 0), "cudaStreamWaitEvent");
-    check_cuda(cudaEventRecord(started->begin.get(), lane->stream), "cudaEventRecord");
+    gpu::record(ready.get(), context_.compute);
+    gpu::wait(lane->stream, ready.get());
+    gpu::record(started->begin.get(), lane->stream);
     issue(call, *lane);
-    check_cuda(cudaEventRecord(started->end.get(), lane->stream), "cudaEventRecord");
+    gpu::record(started->end.get(), lane->stream);
     watch.add(started, ring_bytes(call.kind, static_cast<double>(whole), size()));
   });
   pending_.emplace(++tickets_, started);
@@ -89,25 +84,29 @@ void NcclCommunicator::issue(const Call& call, const Lane& lane) {
     case Collective::AllReduce:
       return check_nccl(
           ncclAllReduce(from, to, whole, type, call.op == ReduceOp::Max ? ncclMax : ncclSum,
-                        lane.comm, lane.stream),
+                        lane.comm, gpu::native(lane.stream)),
           "ncclAllReduce");
     case Collective::ReduceScatter:
-      return check_nccl(
-          ncclReduceScatter(from, to, count_of(shard), type, ncclSum, lane.comm, lane.stream),
-          "ncclReduceScatter");
+      return check_nccl(ncclReduceScatter(from, to, count_of(shard), type, ncclSum, lane.comm,
+                                          gpu::native(lane.stream)),
+                        "ncclReduceScatter");
     case Collective::AllGather:
-      return check_nccl(ncclAllGather(from, to, count_of(shard), type, lane.comm, lane.stream),
-                        "ncclAllGather");
+      return check_nccl(
+          ncclAllGather(from, to, count_of(shard), type, lane.comm, gpu::native(lane.stream)),
+          "ncclAllGather");
     case Collective::Broadcast:
-      return check_nccl(ncclBroadcast(from, to, whole, type, call.peer, lane.comm, lane.stream),
-                        "ncclBroadcast");
+      return check_nccl(
+          ncclBroadcast(from, to, whole, type, call.peer, lane.comm, gpu::native(lane.stream)),
+          "ncclBroadcast");
     case Collective::AllToAll:
       return grouped("an all_to_all", [&] { issue_exchange(call, lane); });
     // On an edge's communicator the sender is rank 0, the receiver rank 1.
     case Collective::Send:
-      return check_nccl(ncclSend(from, whole, type, 1, lane.comm, lane.stream), "ncclSend");
+      return check_nccl(ncclSend(from, whole, type, 1, lane.comm, gpu::native(lane.stream)),
+                        "ncclSend");
     case Collective::Receive:
-      return check_nccl(ncclRecv(to, whole, type, 0, lane.comm, lane.stream), "ncclRecv");
+      return check_nccl(ncclRecv(to, whole, type, 0, lane.comm, gpu::native(lane.stream)),
+                        "ncclRecv");
     case Collective::Barrier:
       break;
   }
@@ -123,8 +122,10 @@ void NcclCommunicator::issue_exchange(const Call& call, const Lane& lane) {
     const auto i = static_cast<std::size_t>(peer);
     const auto out = static_cast<std::size_t>(call.counts->sent[i]),
                in = static_cast<std::size_t>(call.counts->received[i]);
-    if (out > 0) check_nccl(ncclSend(to, out, type, peer, lane.comm, lane.stream), "ncclSend");
-    if (in > 0) check_nccl(ncclRecv(from, in, type, peer, lane.comm, lane.stream), "ncclRecv");
+    if (out > 0)
+      check_nccl(ncclSend(to, out, type, peer, lane.comm, gpu::native(lane.stream)), "ncclSend");
+    if (in > 0)
+      check_nccl(ncclRecv(from, in, type, peer, lane.comm, gpu::native(lane.stream)), "ncclRecv");
     to += out * width;
     from += in * width;
   }
@@ -139,12 +140,12 @@ void NcclCommunicator::wait(Work work) {
   pending_.erase(found);
   context_.watch.exclusively("wait", call->lane.get(), [&] {
     if (call->done) return;
-    KINTSUGI_CHECK(!is_capturing(context_.compute),
+    KINTSUGI_CHECK(!gpu::is_capturing(context_.compute),
                    "group {}: wait for {} while a graph is captured", info_.name,
                    to_string(call->kind));
-    check_cuda(cudaEventRecord(call->reached.get(), context_.compute), "cudaEventRecord");
+    gpu::record(call->reached.get(), context_.compute);
     call->waited = true;
-    check_cuda(cudaStreamWaitEvent(context_.compute, call->end.get(), 0), "cudaStreamWaitEvent");
+    gpu::wait(context_.compute, call->end.get());
   });
 }
 
@@ -164,7 +165,7 @@ std::shared_ptr<void> NcclCommunicator::register_memory(Tensor x) {
   return {handle, [&watch, lane = lane_](void* registered) {
             // After a failure all communicators were aborted.
             if (registered == nullptr || watch.has_failed()) return;
-            cudaStreamSynchronize(lane->stream);
+            gpu::drain(lane->stream);
             ncclCommDeregister(lane->comm, registered);
           }};
 }
@@ -215,14 +216,14 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
     grouped("a first message", [&] {
       for (std::size_t i = 0; i < edges.size(); ++i) {
         void* byte = static_cast<char*>(context_.scratch) + i;
-        check_nccl(edges[i].outgoing
-                       ? ncclSend(byte, 1, ncclUint8, 1, lanes[i]->comm, lanes[i]->stream)
-                       : ncclRecv(byte, 1, ncclUint8, 0, lanes[i]->comm, lanes[i]->stream),
-                   "a first message");
+        check_nccl(
+            edges[i].outgoing
+                ? ncclSend(byte, 1, ncclUint8, 1, lanes[i]->comm, gpu::native(lanes[i]->stream))
+                : ncclRecv(byte, 1, ncclUint8, 0, lanes[i]->comm, gpu::native(lanes[i]->stream)),
+            "a first message");
       }
     });
-    for (const auto& lane : lanes)
-      check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
+    for (const auto& lane : lanes) gpu::synchronize(lane->stream);
   });
   for (std::size_t i = 0; i < edges.size(); ++i) {
     context_.watch.add(lanes[i]);

@@ -15,7 +15,7 @@ namespace kintsugi::nccl {
 // Shared by all groups of a world.
 struct NcclContext {
   Backend& backend;
-  cudaStream_t compute;  // the backend's stream
+  gpu::Stream compute;  // the backend's stream
   Watch& watch;
   void* scratch;  // a few bytes of GPU memory
   bool register_buffers;

@@ -90,29 +90,29 @@ std::string version_text() {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-void* make_scratch(int device) {
+void* make_scratch(const Device& device) {
   constexpr std::size_t kBytes = 256;
-  void* scratch = nullptr;
-  check_cuda(cudaSetDevice(device), "cudaSetDevice");
-  check_cuda(cudaMalloc(&scratch, kBytes), "cudaMalloc");
-  check_cuda(cudaMemset(scratch, 0, kBytes), "cudaMemset");
+  gpu::select_device(device.index);
+  void* const scratch = gpu::try_allocate(kBytes);
+  KINTSUGI_CHECK(scratch != nullptr, "no GPU memory is left for NCCL");
+  gpu::set_bytes(scratch, 0, kBytes, device.stream);
   return scratch;
 }
 
 // Ranks on one GPU can deadlock, since their kernels may not run concurrently. All ranks compare
 // the same list, so all of them throw or none does.
-void check_gpus(Communicator& hosts, const NcclOptions& options) {
+void check_gpus(Communicator& hosts, const std::string& pci, bool share_gpu) {
   const std::vector<std::string> gpus =
-      gather_texts(hosts, fmt::format("{} of {}", options.pci, host_name()));
+      gather_texts(hosts, fmt::format("{} of {}", pci, host_name()));
   std::map<std::string, int> owners;
   for (int rank = 0; rank < hosts.size(); ++rank) {
     const std::string& gpu = gpus[static_cast<std::size_t>(rank)];
     const auto [owner, first] = owners.emplace(gpu, rank);
     if (first) continue;
-    if (!options.share_gpu)
+    if (!share_gpu)
       user_error(
           "ranks {} and {} both use GPU {}: start as many ranks on a node as it has GPUs, with "
-          "cuda.device: auto",
+          "gpu.device: auto",
           owner->second, rank, gpu);
     // NCCL accepts several ranks on one GPU only if they seem to be on different hosts.
     setenv("NCCL_HOSTID", fmt::format("{}-{}", host_name(), hosts.rank()).c_str(), 0);
@@ -134,6 +134,7 @@ struct NcclWorld::State {
   std::unique_ptr<Communicator> all;  // all ranks, for host memory
   std::string description;
   std::string network;
+  const Device device;
   void* const scratch;
   Watch watch;
   std::shared_ptr<Lane> parent;  // all ranks; only used to split
@@ -145,8 +146,9 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
     : hosts(hosts),
       options(std::move(given)),
       all(hosts.split("nccl", 0, hosts.rank())),
-      scratch(make_scratch(options.device)),
-      watch(hosts, {.device = options.device,
+      device(backend.device()),
+      scratch(make_scratch(device)),
+      watch(hosts, {.device = device.index,
                     .timeout_s = options.timeout_s,
                     .on_failure = options.on_failure ? options.on_failure
                                                      : [](const RankFailure& failure) {
@@ -154,11 +156,11 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
                                                          std::abort();  // rather than hang
                                                        },
                     .trace = options.trace,
-                    .event_time = options.event_time}),
-      context{backend, static_cast<cudaStream_t>(options.stream), watch, scratch,
+                    .event_time = [&backend](gpu::Event event) { return backend.event_time(event); }}),
+      context{backend, device.stream, watch, scratch,
                    options.register_buffers} {
-  KINTSUGI_CHECK(options.stream != nullptr, "NcclOptions::stream is not set");
-  check_gpus(*all, options);
+  KINTSUGI_CHECK(device.stream != nullptr, "NCCL needs a backend with a GPU");
+  check_gpus(*all, device.pci, options.share_gpu);
   set_defaults();
   const bool several_nodes = hosts.local_size() < hosts.size();
   const std::string variables = nccl_variables();
@@ -177,7 +179,7 @@ NcclWorld::State::~State() {
   } catch (const Failure& error) {
     log_warning("{}", error.what());
   }
-  cudaFree(scratch);
+  gpu::release(scratch);
 }
 
 void NcclWorld::State::make_parent() {

@@ -17,10 +17,6 @@ bool built_with_nccl();
 std::string nccl_library_version();  // "2.21.5"; empty if not built
 
 struct NcclOptions {
-  // Stream and device of the CUDA backend (cuda_backend.h). `pci` identifies the GPU on its node.
-  void* stream = nullptr;
-  int device = 0;
-  std::string pci = {};
   // A call that has started on this GPU and takes longer is a failure.
   double timeout_s = 600;
   // Allow NCCL to fall back to TCP between nodes if it finds no better network. TCP has about 5 %
@@ -36,17 +32,14 @@ struct NcclOptions {
   // Called once, from another thread, after all communicators have been aborted. The process should
   // exit, since its main thread may wait for a call that was aborted.
   std::function<void(const RankFailure&)> on_failure = {};
-  // Optional: records every call. `event_time` returns the time of a cudaEvent_t in the trace's
-  // seconds; it is the backend's, so that both use the same clock.
-  Trace* trace = nullptr;
-  std::function<double(void* event)> event_time = {};
+  Trace* trace = nullptr;  // optional: records every call
 };
 
 // The ranks of a host world, for tensors in GPU memory. Every call is queued on a stream of its
 // group, after the backend's operations so far; wait() only queues, too. Messages between two ranks
 // in one direction have their own stream and NCCL communicator, so they wait only for earlier
 // messages. All ranks must call groups with common ranks in the same order.
-// Calls must not be recorded in CUDA graphs (Backend::replay): NCCL could not free a communicator
+// Calls must not be recorded in graphs (Backend::replay): NCCL could not free a communicator
 // while a graph uses it.
 class NcclWorld : public World {
  public:

@@ -6,12 +6,6 @@
 
 namespace kintsugi::nccl {
 
-void check_cuda(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();
-  failure("{} failed: {}", call, cudaGetErrorString(status));
-}
-
 void check_nccl(ncclResult_t status, const char* call) {
   if (status == ncclSuccess) return;
   const char* detail = ncclGetLastError(nullptr);
@@ -40,16 +34,6 @@ ncclDataType_t type_of(DType dtype) {
   return ncclUint8;
 }
 
-bool is_done(cudaEvent_t event) {
-  const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // clears it, or the next kernel launch would report it
-    return false;
-  }
-  check_cuda(status, "a GPU operation");
-  return true;
-}
-
 namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(10);
@@ -63,44 +47,32 @@ double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-double elapsed_s(cudaEvent_t begin, cudaEvent_t end) {
-  float milliseconds = 0;
-  check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-  return static_cast<double>(milliseconds) / 1000;
-}
+double elapsed_s(gpu::Event begin, gpu::Event end) { return gpu::elapsed_ms(begin, end) / 1000; }
 
 }  // namespace
 
 Lane::Lane(std::string id, std::vector<int> members, std::shared_ptr<CommunicationTimes> times)
-    : id(std::move(id)), members(std::move(members)), times(std::move(times)) {
-  int least = 0, greatest = 0;  // highest priority, since other ranks wait for it
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
-             "cudaDeviceGetStreamPriorityRange");
-  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
-             "cudaStreamCreateWithPriority");
-}
+    : id(std::move(id)), members(std::move(members)), times(std::move(times)) {}
 
-Lane::~Lane() { cudaStreamDestroy(stream); }
+Lane::~Lane() { gpu::destroy(stream); }
 
 EventPool::~EventPool() {
-  for (const cudaEvent_t event : free_) cudaEventDestroy(event);
+  for (const gpu::Event event : free_) gpu::destroy(event);
 }
 
-cudaEvent_t EventPool::take() {
+gpu::Event EventPool::take() {
   {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
-      const cudaEvent_t event = free_.back();
+      const gpu::Event event = free_.back();
       free_.pop_back();
       return event;
     }
   }
-  cudaEvent_t event = nullptr;
-  check_cuda(cudaEventCreate(&event), "cudaEventCreate");
-  return event;
+  return gpu::create_event();
 }
 
-void EventPool::give(cudaEvent_t event) {
+void EventPool::give(gpu::Event event) {
   const std::lock_guard lock(mutex_);
   free_.push_back(event);
 }
@@ -140,7 +112,7 @@ void Watch::add(std::shared_ptr<Lane> lane) {
 
 void Watch::remove(const std::shared_ptr<Lane>& lane) {
   // Not with the lock: it must be possible to abort what this waits for.
-  check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
+  gpu::synchronize(lane->stream);
   exclusively("ncclCommDestroy", lane.get(), [&] {
     find_done();
     {
@@ -175,8 +147,8 @@ CommunicationTimes Watch::read(const CommunicationTimes& times) {
 void Watch::find_done() {
   for (auto at = calls_.begin(); at != calls_.end();) {
     Call& call = **at;
-    if (!call.began && is_done(call.begin.get())) call.began = Clock::now();
-    if (!call.began || !is_done(call.end.get())) {
+    if (!call.began && gpu::is_done(call.begin.get())) call.began = Clock::now();
+    if (!call.began || !gpu::is_done(call.end.get())) {
       ++at;
       continue;
     }
@@ -192,7 +164,7 @@ void Watch::finish(Call& call) {
   ++times.finished;
   times.busy_s += elapsed_s(call.begin.get(), call.end.get());
   // If the backend's stream has not reached the wait yet, it will not have to wait.
-  if (call.waited && is_done(call.reached.get()))
+  if (call.waited && gpu::is_done(call.reached.get()))
     times.waited_s += std::max(0.0, elapsed_s(call.reached.get(), call.end.get()));
   if (!call.traced) return;
   const Lane& lane = *call.lane;
@@ -208,14 +180,13 @@ void Watch::finish(Call& call) {
 
 void Watch::trace_ends() {
   // Not with the lock: it must be possible to abort what this waits for.
-  for (const auto& lane : lanes())
-    check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
+  for (const auto& lane : lanes()) gpu::synchronize(lane->stream);
   const std::lock_guard lock(mutex_);
   if (!failure_) find_done();
 }
 
 void Watch::work() {
-  cudaSetDevice(options_.device);
+  gpu::select_device(options_.device);
   for (;;) {
     {
       std::unique_lock lock(stop_mutex_);
@@ -355,7 +326,7 @@ void Watch::abort_all() {
   };
   const auto progress = std::make_shared<Progress>();
   std::thread helper([progress, lanes = lanes(), device = options_.device] {
-    cudaSetDevice(device);
+    gpu::select_device(device);
     ncclGroupStart();
     for (const auto& lane : lanes) ncclCommAbort(lane->comm);
     ncclGroupEnd();

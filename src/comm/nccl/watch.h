@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/gpu/runtime.h"
 #include "comm/communicator.h"
 #include "comm/rank_failure.h"
 #include "comm/roll_call.h"
@@ -24,16 +24,10 @@
 
 namespace kintsugi::nccl {
 
-// ---- calls of CUDA and NCCL
-
-// Throw Failure with the message of CUDA or NCCL.
-void check_cuda(cudaError_t status, const char* call);
+// Throws Failure with the message of NCCL.
 void check_nccl(ncclResult_t status, const char* call);
 
 ncclDataType_t type_of(DType dtype);
-
-// Whether the event has occurred.
-bool is_done(cudaEvent_t event);
 
 // ---- calls in flight
 
@@ -49,7 +43,8 @@ struct Lane {
   const std::vector<int> members;                   // world ranks
   const std::shared_ptr<CommunicationTimes> times;  // of the group; guarded by Watch::mutex_
   ncclComm_t comm = nullptr;
-  cudaStream_t stream = nullptr;
+  // The highest priority, since other ranks wait for it.
+  const gpu::Stream stream = gpu::create_stream(gpu::Priority::Highest);
   std::atomic<std::int64_t> started = 0, finished = 0;
 };
 
@@ -57,12 +52,12 @@ struct Lane {
 class EventPool {
  public:
   ~EventPool();
-  cudaEvent_t take();
-  void give(cudaEvent_t event);
+  gpu::Event take();
+  void give(gpu::Event event);
 
  private:
   std::mutex mutex_;
-  std::vector<cudaEvent_t> free_;
+  std::vector<gpu::Event> free_;
 };
 
 class Event {
@@ -71,11 +66,11 @@ class Event {
   ~Event() { pool_->give(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  cudaEvent_t get() const { return event_; }
+  gpu::Event get() const { return event_; }
 
  private:
   std::shared_ptr<EventPool> pool_;
-  cudaEvent_t event_;
+  gpu::Event event_;
 };
 
 struct Call {
@@ -106,7 +101,7 @@ class Watch final : private Trace::Source {
     double timeout_s;
     std::function<void(const RankFailure&)> on_failure;  // required
     Trace* trace = nullptr;
-    std::function<double(void* event)> event_time = {};  // with a trace
+    std::function<double(gpu::Event)> event_time = {};  // with a trace
   };
   // All ranks construct it.
   Watch(World& hosts, Options options);

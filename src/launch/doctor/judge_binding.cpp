@@ -84,7 +84,7 @@ void judge_shared_gpus(const Node& node, Findings& findings) {
         {.severity = Severity::Error,
          .check = "binding",
          .text = fmt::format("ranks {} and {} on {} both use GPU {}: start as many ranks on a node "
-                             "as it has GPUs, with cuda.device: auto",
+                             "as it has GPUs, with gpu.device: auto",
                              owner->second, rank->rank, rank->node, rank->binding.gpu),
          .mistake = true});
     return;

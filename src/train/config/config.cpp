@@ -373,7 +373,7 @@ std::int64_t RunConfig::steps_after() const {
 
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides) {
-  const YamlDocument document(text, source, overrides);
+  const YamlDocument document(text, source, overrides, {{"cuda", "gpu"}});
   if (document.has("matrix"))
     user_error("{}: matrix is several runs: start them with kintsugi launch",
                document.where("matrix"));

@@ -27,7 +27,7 @@ class Tokenizer;
 // The configuration of a run: one YAML file whose sections are these structs. keys.h describes
 // every key once.
 
-enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
+enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda, Hip };
 // Megatron010: the order of Megatron up to version 0.10, which takes different numbers of samples
 // from the sources of a blend.
 enum class DataOrder : std::uint8_t { Kintsugi, Megatron, Megatron010 };
@@ -241,16 +241,16 @@ struct OffloadConfig {
   bool operator==(const OffloadConfig&) const = default;
 };
 
-// Settings of the CUDA backend; other backends ignore them.
-struct CudaConfig {
+// Settings of the GPU backend; other backends ignore them.
+struct GpuConfig {
   // Number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0"); auto: one GPU per rank.
   std::string device = "auto";
   bool deterministic = false;  // bitwise the same in every run on the same GPU; slower
-  bool graphs = true;          // replay repeated micro-batches as CUDA graphs
+  bool graphs = true;          // replay repeated micro-batches as graphs
   bool tf32 = false;           // fp32 matmuls with a 10-bit mantissa
   // File with the fastest algorithm per matmul shape; auto: in the user's cache directory.
   std::string matmul_cache = "auto";
-  bool operator==(const CudaConfig&) const = default;
+  bool operator==(const GpuConfig&) const = default;
 };
 
 // What a run trains for.
@@ -311,7 +311,7 @@ struct StageConfig {
   AdapterConfig adapter;
   std::vector<std::string> freeze;  // patterns of the names of parameters that are not trained
   DeviceChoice device = DeviceChoice::Auto;
-  CudaConfig cuda;
+  GpuConfig gpu;
   std::int64_t threads = 0;  // 0: all cores
   std::int64_t stage = 0;    // its number in the run
   std::string stage_name;    // empty: the run has no `stages:`

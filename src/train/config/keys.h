@@ -19,7 +19,7 @@
 namespace kintsugi {
 
 template <>
-inline constexpr EnumWords<3> kEnumWords<DeviceChoice> = {"auto", "cpu", "cuda"};
+inline constexpr EnumWords<4> kEnumWords<DeviceChoice> = {"auto", "cpu", "cuda", "hip"};
 template <>
 inline constexpr EnumWords<3> kEnumWords<DataOrder> = {"kintsugi", "megatron", "megatron-0.10"};
 template <>
@@ -398,7 +398,7 @@ void describe(auto& v, OffloadConfig& c) {
   v("update", c.update);
 }
 
-void describe(auto& v, CudaConfig& c) {
+void describe(auto& v, GpuConfig& c) {
   v("device", c.device);
   v("deterministic", c.deterministic);
   v("graphs", c.graphs);
@@ -446,7 +446,7 @@ void describe_common(auto& v, RunConfig& c) {
   v("adapter", c.adapter);
   v("freeze", c.freeze);
   v("device", c.device);
-  v("cuda", c.cuda);
+  v("gpu", c.gpu);
   v("threads", c.threads, between(0, 1024));
   v("stages", StageList{c});
 }
@@ -468,7 +468,7 @@ void describe(auto& v, RunConfig& c) {
   v("adapter", c.adapter);
   v("freeze", c.freeze);
   v("device", c.device);
-  v("cuda", c.cuda);
+  v("gpu", c.gpu);
   v("threads", c.threads, between(0, 1024));
   v("stages", StageList{c});  // the last one: the keys before it are its defaults
 }

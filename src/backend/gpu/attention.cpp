@@ -1,0 +1,134 @@
+#include "backend/gpu/attention.h"
+
+#include "backend/gpu/fused_attention.h"
+#include "backend/gpu/kernels.h"
+#include "core/log.h"
+
+namespace kintsugi::gpu {
+namespace {
+
+bool same_shape(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype();
+}
+
+void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
+                  const Tensor& v, const AttentionOptions& options) {
+  KINTSUGI_CHECK(q.rank() == 4 && k.rank() == 4, "attention: q {}, k {}", to_string(q.shape()),
+                 to_string(k.shape()));
+  KINTSUGI_CHECK(same_shape(q, out) && same_shape(k, v) && q.dtype() == k.dtype(),
+                 "attention: q {}, out {}, k {}, v {}", to_string(q.shape()),
+                 to_string(out.shape()), to_string(k.shape()), to_string(v.shape()));
+  KINTSUGI_CHECK(q.extent(0) == k.extent(0) && q.extent(3) == k.extent(3) &&
+                     q.extent(2) % k.extent(2) == 0 &&
+                     (options.query_positions || q.extent(1) <= k.extent(1)),
+                 "attention: q {}, k {}", to_string(q.shape()), to_string(k.shape()));
+  KINTSUGI_CHECK(lse.dtype() == accumulator_of(q.dtype()) &&
+                     lse.shape() == Shape({q.extent(0), q.extent(2), q.extent(1)}),
+                 "attention: lse is {} {}", to_string(lse.dtype()), to_string(lse.shape()));
+  KINTSUGI_CHECK(!options.alibi_slopes || (options.alibi_slopes.dtype() == DType::F32 &&
+                                           options.alibi_slopes.elements() == q.extent(2)),
+                 "attention: {} ALiBi slopes for {} heads", options.alibi_slopes.elements(),
+                 q.extent(2));
+  KINTSUGI_CHECK(!options.document_start ||
+                     (options.document_start.dtype() == DType::I32 &&
+                      options.document_start.shape() == Shape({q.extent(0), q.extent(1)})),
+                 "attention: document_start is {}", to_string(options.document_start.shape()));
+}
+
+}  // namespace
+
+struct Attention::State {
+  FusedAttention fused;
+  Workspace* shared = nullptr;
+  std::unique_ptr<Workspace> own;  // if none is shared; allocated by the first call that needs it
+
+  void* scratch(std::size_t bytes, Stream stream) {
+    if (bytes == 0) return nullptr;
+    if (shared) return shared->get(bytes, stream);
+    if (!own) {
+      KINTSUGI_CHECK(
+          !is_capturing(stream),
+          "attention needs scratch memory while a graph is captured: run the step once before");
+      own = std::make_unique<Workspace>(bytes);
+    }
+    return own->get(bytes, stream);
+  }
+};
+
+Attention::Attention() : state_(std::make_unique<State>()) {}
+Attention::Attention(Workspace& scratch) : Attention() { state_->shared = &scratch; }
+Attention::~Attention() = default;
+
+// Training in 16 bits without the library's fused kernels is several times slower: tells the user
+// why.
+void Attention::warn_if_slow(const Tensor& q) {
+  constexpr std::int64_t kNoticeable = 1024;  // fewer tokens are fast enough anyway
+  if (warned_ || choice_ == AttentionChoice::Portable || size_of(q.dtype()) != 2 ||
+      q.extent(0) * q.extent(1) < kNoticeable)
+    return;
+  warned_ = true;
+  log_warning("attention runs on the portable kernel, which is slow: {}",
+              state_->fused.last_reason());
+}
+
+void Attention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                        const AttentionOptions& options, Stream stream) {
+  check_shapes(out, lse, q, k, v, options);
+  if (q.elements() == 0) return;
+  if (choice_ != AttentionChoice::Portable) {
+    const AttentionCall call{out, lse, q, k, v, {}, {}, {}, {}, options, deterministic_};
+    if (const AttentionPlan* plan = state_->fused.forward_plan(call, stream)) {
+      state_->fused.run_forward(*plan, call, state_->scratch(scratch_bytes(*plan), stream), stream);
+      // For a query that sees no key, cuDNN returns the mean of all values.
+      if (options.document_start) clear_empty_rows(out, lse, options.document_start, stream);
+      last_kernel_ = description(*plan);
+      return;
+    }
+    if (choice_ == AttentionChoice::Fused) failure("{}", state_->fused.last_reason());
+  }
+  warn_if_slow(q);
+  flash_forward(out, lse, q, k, v, options, stream);
+  last_kernel_ = "portable";
+}
+
+void Attention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                         Tensor q, Tensor k, Tensor v, const AttentionOptions& options,
+                         Stream stream) {
+  check_shapes(out, lse, q, k, v, options);
+  KINTSUGI_CHECK(same_shape(dq, q) && same_shape(dout, q) && same_shape(dk, k) && same_shape(dv, k),
+                 "attention: gradients {}, {}, {} of {}", to_string(dq.shape()),
+                 to_string(dk.shape()), to_string(dv.shape()), to_string(q.shape()));
+  if (q.elements() == 0 && k.elements() == 0) return;
+  if (choice_ != AttentionChoice::Portable) {
+    const AttentionCall call{out, lse, q, k, v, dq, dk, dv, dout, options, deterministic_};
+    if (const AttentionPlan* plan = state_->fused.backward_plan(call, stream)) {
+      state_->fused.run_backward(*plan, call, state_->scratch(scratch_bytes(*plan), stream),
+                                 stream);
+      last_kernel_ = description(*plan);
+      return;
+    }
+    if (choice_ == AttentionChoice::Fused) failure("{}", state_->fused.last_reason());
+  }
+  warn_if_slow(q);
+  void* row_sum = state_->scratch(flash_backward_scratch_bytes(q), stream);
+  flash_backward(dq, dk, dv, dout, out, lse, q, k, v, options, row_sum, stream);
+  last_kernel_ = "portable";
+}
+
+std::size_t Attention::own_bytes() const {
+  return state_->fused.own_bytes() + (state_->own ? state_->own->bytes() : 0);
+}
+
+const std::vector<std::string>& Attention::refusals() const { return state_->fused.refusals(); }
+
+void attention_forward(const Context& context, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                       const AttentionOptions& options) {
+  context.attention.forward(out, lse, q, k, v, options, context.stream);
+}
+void attention_backward(const Context& context, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                        Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                        const AttentionOptions& options) {
+  context.attention.backward(dq, dk, dv, dout, out, lse, q, k, v, options, context.stream);
+}
+
+}  // namespace kintsugi::gpu

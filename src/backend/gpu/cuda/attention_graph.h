@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/gpu/cuda/cudnn_plan.h"
+
+namespace kintsugi::cudnn {
+
+// An attention call in cuDNN's terms. Strides are in the order (batch, head, position, element).
+struct AttentionProblem {
+  cudnnDataType_t dtype = CUDNN_DATA_BFLOAT16;
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t length = 0;  // number of queries and of keys
+  std::int64_t dim = 0;
+  double scale = 1.0;
+  bool alibi = false;
+  bool documents = false;
+  std::int64_t window = 0;           // 0: none
+  std::int64_t document_stride = 0;  // stride of document_start between sequences
+  bool deterministic = false;
+  Extents q{}, k{}, v{}, out{};
+  Extents dq{}, dk{}, dv{}, dout{};  // backward only
+
+  auto operator<=>(const AttentionProblem&) const = default;
+};
+
+// The ids of the plans' tensors.
+enum AttentionTensor : std::int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kOut,
+  kLse,            // (batch, heads, length), fp32
+  kSlopes,         // (heads), fp32
+  kDocumentStart,  // (batch, length), int32
+  kDout,
+  kDq,
+  kDk,
+  kDv,
+  kRowSum,        // (batch, heads, length), fp32: sum over dim of dout * out
+  kDqSum,         // (batch, heads, length, dim), fp32: not in deterministic plans
+  kQueryLengths,  // (batch), int32, each equal to `length`: only if needs_lengths()
+  kKeyLengths,    // the same for keys
+};
+
+Plan attention_forward_plan(const AttentionProblem& problem, const Target& target);
+Plan attention_backward_plan(const AttentionProblem& problem, const Target& target);
+
+// Up to cuDNN 9.15.0 the backward is wrong if the number of keys is not a multiple of its tiles of
+// 128, unless the number is also passed as data, as for a padded batch.
+bool needs_lengths(const AttentionProblem& problem);
+
+}  // namespace kintsugi::cudnn

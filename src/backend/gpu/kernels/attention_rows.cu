@@ -1,0 +1,114 @@
+// Kernels on rows of attention, with one warp per row (sequence, head, query).
+#include <limits>
+
+#include "backend/gpu/kernels.h"
+#include "backend/gpu/kernels/device.cuh"
+#include "backend/gpu/kernels/launch.cuh"
+
+namespace kintsugi::gpu {
+namespace {
+
+constexpr int kWarps = 8;
+
+// (batch, queries, heads, dim)
+template <class T>
+struct Outputs {
+  T* data;
+  std::int64_t batch, query, head;  // strides
+
+  __device__ T* row(int b, int h, int q) const { return data + b * batch + q * query + h * head; }
+};
+// (batch, heads, queries)
+template <class A>
+struct Sums {
+  A* data;
+  std::int64_t batch, head;  // strides
+
+  __device__ A* at(int b, int h, int q) const { return data + b * batch + h * head + q; }
+};
+
+// Weights both outputs by their fraction of the sum of exponentials.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps)
+    merge_kernel(Outputs<Acc<T>> out, Sums<Acc<T>> lse, Outputs<const T> part_out,
+                 Sums<const Acc<T>> part_lse, int queries, int dim) {
+  using A = Acc<T>;
+  const int query = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  if (query >= queries) return;
+  A* const sum = lse.at(b, h, query);
+  const A before = *sum, other = *part_lse.at(b, h, query);
+  if (other == -std::numeric_limits<A>::infinity()) return;  // saw no key
+  const A largest = max(before, other);
+  const A old_weight = exp_of<A>(before - largest), new_weight = exp_of<A>(other - largest);
+  const A total = old_weight + new_weight;
+  A* const to = out.row(b, h, query);
+  const T* const from = part_out.row(b, h, query);
+  for (int d = lane; d < dim; d += 32)
+    to[d] = (to[d] * old_weight + up(from[d]) * new_weight) / total;
+  sync_team();  // every lane has read the old sum
+  if (lane == 0) *sum = largest + log(total);
+}
+
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps)
+    clear_kernel(Outputs<T> out, Sums<Acc<T>> lse, const std::int32_t* starts,
+                 std::int64_t start_stride, int queries, int dim) {
+  const int query = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  if (query >= queries || starts[b * start_stride + query] <= query) return;
+  T* const to = out.row(b, h, query);
+  for (int d = lane; d < dim; d += 32) to[d] = down<T>(Acc<T>(0));
+  if (lane == 0) *lse.at(b, h, query) = -std::numeric_limits<Acc<T>>::infinity();
+}
+
+template <class T>
+Outputs<T> outputs_of(const Tensor& x) {
+  return {data_of<std::remove_const_t<T>>(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+template <class A>
+Sums<A> sums_of(const Tensor& x) {
+  return {data_of<std::remove_const_t<A>>(x), x.stride(0), x.stride(1)};
+}
+
+dim3 blocks_of(const Tensor& out) {
+  KINTSUGI_CHECK(out.extent(0) < 65536 && out.extent(2) < 65536, "attention of {}",
+                 to_string(out.shape()));
+  return dim3(static_cast<unsigned>(ceil_div<std::int64_t>(out.extent(1), kWarps)),
+              static_cast<unsigned>(out.extent(2)), static_cast<unsigned>(out.extent(0)));
+}
+
+}  // namespace
+
+void attention_merge(const Context& context, Tensor out, Tensor lse, Tensor part_out,
+                     Tensor part_lse) {
+  KINTSUGI_CHECK(out.rank() == 4 && part_out.shape() == out.shape() &&
+                     out.dtype() == accumulator_of(part_out.dtype()) &&
+                     lse.shape() == Shape({out.extent(0), out.extent(2), out.extent(1)}) &&
+                     part_lse.shape() == lse.shape(),
+                 "attention_merge: out {} {}, lse {}, part {} {}, its lse {}",
+                 to_string(out.dtype()), to_string(out.shape()), to_string(lse.shape()),
+                 to_string(part_out.dtype()), to_string(part_out.shape()),
+                 to_string(part_lse.shape()));
+  if (out.elements() == 0) return;
+  visit_device_float(part_out.dtype(), [&]<class T>() {
+    using A = Acc<T>;
+    launch_kernel(context.stream, merge_kernel<T>, blocks_of(out), 32 * kWarps, 0,
+                  outputs_of<A>(out), sums_of<A>(lse), outputs_of<const T>(part_out),
+                  sums_of<const A>(part_lse), static_cast<int>(out.extent(1)),
+                  static_cast<int>(out.extent(3)));
+  });
+}
+
+void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, Stream stream) {
+  visit_device_float(out.dtype(), [&]<class T>() {
+    launch_kernel(stream, clear_kernel<T>, blocks_of(out), 32 * kWarps, 0, outputs_of<T>(out),
+                  sums_of<Acc<T>>(lse), data_of<std::int32_t>(document_start),
+                  document_start.stride(0), static_cast<int>(out.extent(1)),
+                  static_cast<int>(out.extent(3)));
+  });
+}
+
+}  // namespace kintsugi::gpu

@@ -1,0 +1,17 @@
+#pragma once
+
+// What a kernel needs beyond the names that CUDA and HIP share (__global__, threadIdx,
+// __syncthreads, …): 16-bit and 8-bit floats, exchange between lanes, shared memory, asynchronous
+// copies, matrix instructions. Each platform's header defines the same functions; kernels name
+// neither CUDA nor HIP.
+//
+// A team is 32 threads that exchange values: a warp of NVIDIA's GPUs, half a wave of AMD's.
+namespace kintsugi::gpu {
+inline constexpr int kTeam = 32;
+}
+
+#if defined(KINTSUGI_EMULATED_GPU)
+#include KINTSUGI_EMULATED_GPU
+#else
+#include "backend/gpu/cuda/platform.cuh"
+#endif

@@ -1,0 +1,119 @@
+// Which of the library's matmuls and of our own kernels compute a matmul with its options.
+#include "backend/gpu/matmul.h"
+
+#include "backend/fp8_scale.h"
+#include "backend/gpu/kernels.h"
+
+namespace kintsugi::gpu {
+
+Matmul::Matmul(const MatmulSettings& settings) : library_(make_matmul_library(settings)) {}
+
+void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
+                 const MatmulOptions& o) {
+  const int rows = rows_of(c), columns = rows + 1;
+  KINTSUGI_CHECK(
+      (rows == 0 || (rows == 1 && !o.bias && !o.gelu && !o.gelu_input)) && a.rank() == c.rank() &&
+          b.rank() == c.rank() && count_of(a) == count_of(c) && count_of(b) == count_of(c) &&
+          a.extent(o.transpose_a ? columns : rows) == c.extent(rows) &&
+          b.extent(o.transpose_b ? rows : columns) == c.extent(columns) &&
+          b.extent(o.transpose_b ? columns : rows) == a.extent(o.transpose_a ? rows : columns) &&
+          (!o.bias || o.bias.elements() == c.extent(columns)) &&
+          (!o.residual || o.residual.shape() == c.shape()),
+      "matmul {} = {}{} x {}{}", to_string(c.shape()), to_string(a.shape()),
+      o.transpose_a ? "^T" : "", to_string(b.shape()), o.transpose_b ? "^T" : "");
+  KINTSUGI_CHECK(a.dtype() == b.dtype() &&
+                     (c.dtype() == a.dtype() || c.dtype() == accumulator_of(a.dtype())) &&
+                     (!o.residual || o.residual.dtype() == c.dtype()),
+                 "matmul of {} and {} into {}", to_string(a.dtype()), to_string(b.dtype()),
+                 to_string(c.dtype()));
+  KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)),
+                 "matmul: accumulate cannot be combined with a bias or a residual");
+  KINTSUGI_CHECK((o.scale == 1 && o.residual_scale == 1) || !(o.bias || o.gelu || o.gelu_input),
+                 "matmul: scales cannot be combined with a bias or GELU");
+  if (c.elements() == 0) return;
+  if (matmul_few_rows(context, c, a, b, o)) return;
+  if (o.swiglu) {
+    MatmulOptions without = o;
+    without.swiglu = {};
+    run(context, c, a, b, without);
+    return swiglu_forward(context, o.swiglu, c);
+  }
+  if (o.gelu || o.gelu_input) return run_gelu(context, c, a, b, o);
+
+  const MatmulProblem problem(c, a, b, o);
+  // Our own kernel adds the bias if it is unaligned or in double, or if the rows are unaligned,
+  // where cuBLASLt rounds before it adds the bias.
+  const bool aligned_rows = row_stride(c) * static_cast<std::int64_t>(size_of(c.dtype())) % 16 == 0;
+  const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() &&
+                                   aligned_rows && aligned16(o.bias.data()));
+  if (fusable && library_->run(context, problem)) return;
+  KINTSUGI_CHECK(o.bias, "{} has no algorithm for matmul {} = {}{} x {}{} in {}", library(),
+                 to_string(c.shape()), to_string(a.shape()), o.transpose_a ? "^T" : "",
+                 to_string(b.shape()), o.transpose_b ? "^T" : "", to_string(a.dtype()));
+  const DType precise = accumulator_of(c.dtype());
+  const Tensor unbiased(
+      context.workspace.get(static_cast<std::size_t>(c.elements()) * size_of(precise),
+                            context.stream),
+      precise, c.shape());
+  run(context, unbiased, a, b, {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b});
+  add_bias(context, c, unbiased, o.bias, o.residual);
+}
+
+void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
+                      const MatmulOptions& o) {
+  const Tensor& other = o.gelu ? o.gelu : o.gelu_input;
+  KINTSUGI_CHECK(!(o.gelu && o.gelu_input) && !o.accumulate && !o.residual &&
+                     other.shape() == c.shape() && other.dtype() == c.dtype(),
+                 "matmul {} with a fused GELU of {}", to_string(c.shape()),
+                 to_string(other.shape()));
+  const auto unfused = [&] {
+    run(context, c, a, b,
+        {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b, .bias = o.bias});
+    if (o.gelu)
+      gelu_forward(context, o.gelu, c);
+    else
+      gelu_backward(context, c, c, o.gelu_input);
+  };
+  const bool fusable = size_of(c.dtype()) == 2 && c.contiguous() && other.contiguous() &&
+                       c.extent(1) % 8 == 0 && aligned16(c.data()) && aligned16(other.data()) &&
+                       (!o.bias || (o.bias.dtype() == c.dtype() && aligned16(o.bias.data())));
+  if (!fusable) return unfused();
+  if (!library_->run(context, MatmulProblem(c, a, b, o), unfused)) unfused();
+}
+
+void Matmul::run_fp8(const Context& context, const Tensor& c, const Quantized& a,
+                     const Quantized& b, const MatmulOptions& o) {
+  check_matmul_fp8(c, a, b, o);
+  if (c.elements() == 0) return;
+  if (c.dtype() == DType::F64) return matmul_fp8_each(context, c, a, b, o);
+  // A bias in fp32 cannot be fused: cuBLASLt takes one in bf16 only.
+  const bool adds_bias = o.bias && (c.dtype() == DType::F32 || !aligned16(o.bias.data()));
+  if (adds_bias) {
+    const Tensor unbiased(
+        context.workspace.get(static_cast<std::size_t>(c.elements()) * sizeof(float),
+                              context.stream),
+        DType::F32, c.shape());
+    run_fp8(context, unbiased, a, b, {.fast_accumulation = o.fast_accumulation});
+    return add_bias(context, c, unbiased, o.bias, o.residual);
+  }
+  MatmulOptions options = o;
+  options.transpose_b = true;
+  const MatmulProblem problem(c, a, b, options);
+  if (library_->run(context, problem)) return;
+  KINTSUGI_CHECK(c.dtype() == DType::F16,
+                 "{} has no algorithm for matmul_fp8 {} = {} x {}^T into {}, {}", library(),
+                 to_string(c.shape()), to_string(a.values.shape()), to_string(b.values.shape()),
+                 to_string(c.dtype()), problem.has_row_scales() ? "scales of rows" : "one scale");
+  matmul_fp8_each(context, c, a, b, o);
+}
+
+void matmul(const Context& context, Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
+  context.matmul.run(context, c, a, b, options);
+}
+
+void matmul_fp8(const Context& context, Tensor c, Quantized a, Quantized b,
+                const MatmulOptions& options) {
+  context.matmul.run_fp8(context, c, a, b, options);
+}
+
+}  // namespace kintsugi::gpu

@@ -1,0 +1,129 @@
+// The vendor's libraries of an emulated GPU: matmuls by the CPU backend's BLAS, no fused attention.
+#include "backend/gpu/libraries.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "backend/cpu/blas.h"
+#include "backend/gpu/activity.h"
+#include "backend/gpu/fused_attention.h"
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/matmul_library.h"
+#include "emulator/platform.h"
+
+namespace kintsugi {
+
+std::string gpu_library_versions() { return "emulated"; }
+
+namespace gpu {
+
+std::string why_no_fp8(const Device&, const Traits&, bool) { return ""; }
+
+std::unique_ptr<ActivityRecorder> make_activity_recorder() {
+  failure("an emulated GPU records no activities");
+}
+
+// ---- matmuls
+namespace {
+
+// The rows of op(x) as R, without gaps. `scales`: of each row of x, or one for all.
+template <class R>
+std::vector<R> dense(const Tensor& x, const Tensor& scales) {
+  const std::int64_t rows = x.extent(0), columns = x.extent(1);
+  std::vector<R> values(static_cast<std::size_t>(rows * columns));
+  const auto copy_rows = [&]<class T>() {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const R scale =
+          !scales ? R(1) : static_cast<R>(scales.as<float>()[scales.elements() == 1 ? 0 : i]);
+      for (std::int64_t j = 0; j < columns; ++j)
+        values[static_cast<std::size_t>(i * columns + j)] =
+            scale * static_cast<R>(static_cast<Accumulator<T>>(x.as<T>()[i * x.stride(0) + j]));
+    }
+  };
+  if (x.dtype() == DType::F8)
+    copy_rows.template operator()<f8>();
+  else
+    visit_float(x.dtype(), copy_rows);
+  return values;
+}
+
+Tensor matrix(const Tensor& x, std::int64_t index) {
+  return x && x.rank() == 3 ? x.select(0, index) : x;
+}
+
+template <class R>
+void multiply(const MatmulProblem& p, std::int64_t index) {
+  const Tensor c = matrix(p.c, index), a = matrix(p.a, index), b = matrix(p.b, index),
+               added = matrix(p.added, index);
+  const std::vector<R> left = dense<R>(a, p.scales_a), right = dense<R>(b, p.scales_b);
+  std::vector<R> product(static_cast<std::size_t>(p.m * p.n));
+  gemm({.transpose_a = p.transpose_a,
+        .transpose_b = p.transpose_b,
+        .m = p.m,
+        .n = p.n,
+        .k = p.k,
+        .alpha = static_cast<R>(p.scale),
+        .a = left.data(),
+        .lda = a.extent(1),
+        .b = right.data(),
+        .ldb = b.extent(1),
+        .c = product.data(),
+        .ldc = p.n});
+  visit_float(p.c.dtype(), [&]<class T>() {
+    const auto up = [](T x) { return static_cast<R>(static_cast<Accumulator<T>>(x)); };
+    for (std::int64_t i = 0; i < p.m; ++i)
+      for (std::int64_t j = 0; j < p.n; ++j) {
+        R value = product[static_cast<std::size_t>(i * p.n + j)];
+        if (p.bias) value += up(p.bias.as<T>()[j]);
+        if (added)
+          value += static_cast<R>(p.added_scale) * up(added.as<T>()[i * added.stride(0) + j]);
+        c.as<T>()[i * c.stride(0) + j] = static_cast<T>(static_cast<Accumulator<T>>(value));
+      }
+  });
+}
+
+class EmulatedMatmul final : public MatmulLibrary {
+ public:
+  bool run(const Context& context, const MatmulProblem& problem,
+           const std::function<void()>&) override {
+    if (problem.epilogue != MatmulProblem::Epilogue::None) return false;
+    queue_on_host(context.stream, [p = problem] {
+      for (std::int64_t i = 0; i < count_of(p.c); ++i)
+        p.c.dtype() == DType::F64 ? multiply<double>(p, i) : multiply<float>(p, i);
+    });
+    return true;
+  }
+  std::string name() const override { return "BLAS"; }
+  std::size_t own_bytes() const override { return 0; }
+};
+
+}  // namespace
+
+std::unique_ptr<MatmulLibrary> make_matmul_library(const MatmulSettings&) {
+  return std::make_unique<EmulatedMatmul>();
+}
+
+// ---- attention
+struct AttentionPlan {
+  std::string description;
+};
+struct FusedAttention::State {
+  std::string reason = "an emulated GPU has no fused attention";
+  std::vector<std::string> refusals;
+};
+
+std::size_t scratch_bytes(const AttentionPlan&) { return 0; }
+const std::string& description(const AttentionPlan& plan) { return plan.description; }
+FusedAttention::FusedAttention() : state_(std::make_unique<State>()) {}
+FusedAttention::~FusedAttention() = default;
+const AttentionPlan* FusedAttention::forward_plan(const AttentionCall&, Stream) { return nullptr; }
+const AttentionPlan* FusedAttention::backward_plan(const AttentionCall&, Stream) { return nullptr; }
+void FusedAttention::run_forward(const AttentionPlan&, const AttentionCall&, void*, Stream) {}
+void FusedAttention::run_backward(const AttentionPlan&, const AttentionCall&, void*, Stream) {}
+std::size_t FusedAttention::own_bytes() const { return 0; }
+const std::string& FusedAttention::last_reason() const { return state_->reason; }
+const std::vector<std::string>& FusedAttention::refusals() const { return state_->refusals; }
+
+}  // namespace gpu
+}  // namespace kintsugi

@@ -1,0 +1,221 @@
+// backend/gpu/runtime.h on processor cores: device memory is host memory, and every call is done
+// when it returns. Recorded calls are kept as functions.
+#include "backend/gpu/runtime.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "core/error.h"
+#include "emulator/executor.h"
+#include "emulator/platform.h"
+#include "emulator/race_check.h"
+
+namespace kintsugi::gpu {
+
+using Calls = std::vector<std::function<void()>>;
+
+struct StreamHandle {
+  bool capturing = false;
+  Calls recorded = {};
+};
+struct EventHandle {
+  std::chrono::steady_clock::time_point time = {};
+  bool timed = true;
+};
+struct GraphHandle {
+  Calls calls;
+};
+
+namespace {
+
+constexpr std::size_t kMemory = std::size_t{4} << 30;  // that the emulated device has
+constexpr std::size_t kAlignment = 256;
+
+// The allocations of the process, which several threads may make.
+class Memory {
+ public:
+  void* allocate(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > kMemory - used_) return nullptr;
+    const std::size_t length =
+        (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+    void* const address = std::aligned_alloc(kAlignment, length);
+    if (address == nullptr) return nullptr;
+    std::memset(address, 0xff, length);  // NaN, as long as nothing is written
+    blocks_[address] = bytes;
+    used_ += bytes;
+    emulator::race_check::register_memory(address, length, "device memory");
+    return address;
+  }
+  void release(void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(address);
+    if (found == blocks_.end()) return;
+    emulator::race_check::forget_memory(address);
+    used_ -= found->second;
+    blocks_.erase(found);
+    std::free(address);
+  }
+  bool contains(const void* address) const {
+    const std::lock_guard lock(mutex_);
+    const auto after = blocks_.upper_bound(const_cast<void*>(address));
+    if (after == blocks_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(after);
+    return static_cast<const std::byte*>(address) < static_cast<std::byte*>(begin) + bytes;
+  }
+  std::size_t free() const {
+    const std::lock_guard lock(mutex_);
+    return kMemory - used_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<void*, std::size_t> blocks_;  // by address
+  std::size_t used_ = 0;
+};
+
+Memory& memory() {
+  static Memory* const all = new Memory;  // outlives every backend
+  return *all;
+}
+
+// Does the call, or records it.
+void queue(Stream stream, std::function<void()> call) {
+  if (stream != nullptr && stream->capturing)
+    stream->recorded.push_back(std::move(call));
+  else
+    call();
+}
+
+}  // namespace
+
+// ---- devices
+
+const char* platform() { return "emulated"; }
+int device_count() noexcept { return 1; }
+std::string why_no_device() { return ""; }
+
+Device device_at(int index, Where) {
+  return {.index = index,
+          .name = fmt::format("emulated GPU with waves of {} lanes", emulator::kWave),
+          .uuid = "GPU-00000000",
+          .pci = "0000:00:00.0",
+          .memory_bytes = kMemory};
+}
+
+Traits traits_of(int, Where) {
+  return {.architecture = "emulated",
+          .multiprocessors = 4,
+          .memory_bytes_per_s = 0,
+          .shared_bytes = emulator::shared_limit(),
+          .overlaps_launches = false};
+}
+
+std::string why_unsupported(int) { return ""; }
+void select_device(int, Where) {}
+void synchronize_device(Where) {}
+void drain_device() noexcept {}
+
+// ---- memory
+
+MemoryInfo memory_info(Where) { return {memory().free(), kMemory}; }
+void* try_allocate(std::size_t bytes, Where) { return memory().allocate(bytes); }
+void release(void* address) noexcept { memory().release(address); }
+void* try_allocate_host(std::size_t bytes, Where) {
+  return std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+}
+void release_host(void* address) noexcept { std::free(address); }
+bool try_lock(void*, std::size_t) noexcept { return true; }
+void unlock(void*) noexcept {}
+bool is_on_device(const void* address, Where) { return memory().contains(address); }
+
+void copy(void* to, const void* from, std::size_t bytes, Copy, Stream stream, Where) {
+  queue(stream, [=] { std::memmove(to, from, bytes); });
+}
+
+void copy_rows(Pitched to, Pitched from, std::size_t row_bytes, std::size_t rows, Copy,
+               Stream stream, Where) {
+  queue(stream, [=] {
+    for (std::size_t row = 0; row < rows; ++row)
+      std::memcpy(static_cast<std::byte*>(to.address) + row * to.pitch,
+                  static_cast<const std::byte*>(from.address) + row * from.pitch, row_bytes);
+  });
+}
+
+void set_bytes(void* address, int value, std::size_t bytes, Stream stream, Where) {
+  queue(stream, [=] { std::memset(address, value, bytes); });
+}
+
+// ---- streams
+
+Stream create_stream(Priority, Where) { return new StreamHandle; }
+void destroy(Stream stream) noexcept { delete stream; }
+void synchronize(Stream stream, Where) {
+  KINTSUGI_CHECK(stream == nullptr || !stream->capturing, "the host waits for a recorded stream");
+}
+void drain(Stream) noexcept {}
+
+// ---- events
+
+Event create_event(Timing timing, Where) { return new EventHandle{.timed = timing == Timing::On}; }
+void destroy(Event event) noexcept { delete event; }
+void record(Event event, Stream stream, Where) {
+  queue(stream, [event] { event->time = std::chrono::steady_clock::now(); });
+}
+void record_if_possible(Event event, Stream stream) noexcept { record(event, stream); }
+void wait(Stream, Event, Where) {}
+bool is_done(Event, Where) { return true; }
+void synchronize(Event, Where) {}
+double elapsed_ms(Event begin, Event end, Where) {
+  KINTSUGI_CHECK(begin->timed && end->timed, "an event without a time");
+  return std::chrono::duration<double, std::milli>(end->time - begin->time).count();
+}
+
+// ---- graphs
+
+bool is_capturing(Stream stream, Where) { return stream != nullptr && stream->capturing; }
+void begin_capture(Stream stream, Where) {
+  KINTSUGI_CHECK(!stream->capturing, "the stream is recorded already");
+  *stream = {.capturing = true};
+}
+Graph end_capture(Stream stream, Where) {
+  stream->capturing = false;
+  return new GraphHandle{std::exchange(stream->recorded, {})};
+}
+void abandon_capture(Stream stream) noexcept { *stream = {}; }
+void launch(Graph graph, Stream stream, Where) {
+  for (const auto& call : graph->calls) queue(stream, call);
+}
+void destroy(Graph graph) noexcept { delete graph; }
+
+// ---- kernels
+
+void queue_on_host(Stream stream, std::function<void()> work) { queue(stream, std::move(work)); }
+
+void launch_emulated(const Grid& grid, std::function<void()> thread_body, Stream stream,
+                     Where where) {
+  queue(stream, [grid, body = std::move(thread_body), where] {
+    emulator::run({grid.blocks, grid.threads, grid.shared_bytes}, body, where);
+  });
+}
+
+void launch_kernel(const void*, const Grid&, void**, Stream, bool, Where) {
+  failure("an emulated kernel is launched by launch_emulated");
+}
+
+void allow_shared_bytes(const void*, std::size_t bytes, Where where) {
+  KINTSUGI_CHECK(bytes <= emulator::shared_limit(),
+                 "a kernel with {} bytes of shared memory ({}:{}): at most {}", bytes,
+                 where.file_name(), where.line(), emulator::shared_limit());
+}
+
+int resident_blocks(const void*, int, Where) { return 2; }
+
+}  // namespace kintsugi::gpu
