@@ -12,6 +12,13 @@ endmacro()
 # The file that names the packages, as a list of "name need debian rhel".
 file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/dependencies.txt KINTSUGI_DEPENDENCIES REGEX "^[a-z]")
 
+# For tests that a machine can do without.
+function(kintsugi_want name found without)
+  if(NOT ${found})
+    message(STATUS "${name} was not found: ${without}")
+  endif()
+endfunction()
+
 function(kintsugi_report_missing)
   if(NOT KINTSUGI_MISSING)
     return()
@@ -86,7 +93,7 @@ if(KINTSUGI_TESTS)
     list(APPEND KINTSUGI_MISSING gmock)
   endif()
   find_package(Boost 1.71 QUIET COMPONENTS context)
-  kintsugi_need(boost Boost_CONTEXT_FOUND)
+  kintsugi_want(boost Boost_CONTEXT_FOUND "no tests execute the kernels of GPUs without a GPU")
 endif()
 kintsugi_report_missing()
 

@@ -1,5 +1,9 @@
 # Programs that execute the GPU's kernels on processor cores: kintsugi_emulated_tests_32 and _64, with waves of that many lanes. The
 # kernels are compiled as C++, with tests/emulator in the place of a vendor's folder. Included by tests.cmake.
+if(NOT Boost_CONTEXT_FOUND)
+  return()
+endif()
+
 file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/kernels/*.cu)
 file(GLOB host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/*.cpp)
 file(GLOB emulator CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*.cpp)
@@ -10,6 +14,12 @@ foreach(kernel ${kernels})  # a .cu is a source of CUDA: each is included by a C
   file(CONFIGURE OUTPUT ${unit} CONTENT "#include \"${kernel}\"\n")
   list(APPEND units ${unit})
 endforeach()
+
+# The compiler reports the accesses of kernels to tests/emulator/race_check.cpp, in the place of its own library.
+option(KINTSUGI_RACE_CHECK "Let the emulated GPUs look for races" OFF)
+if(KINTSUGI_RACE_CHECK)
+  set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
+endif()
 
 foreach(wave 32 64)
   set(program kintsugi_emulated_tests_${wave})

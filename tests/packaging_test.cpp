@@ -66,7 +66,7 @@ TEST(Packaging, CmakeLooksForEveryDependency) {
   std::string cmake;
   for (const auto& entry : fs::directory_iterator(kRoot / "cmake"))
     if (entry.path().extension() == ".cmake") cmake += content_of(entry.path());
-  const std::regex need("kintsugi_need\\(([^ ]+) |APPEND KINTSUGI_MISSING ([a-z]+)\\)");
+  const std::regex need("kintsugi_(?:need|want)\\(([^ ]+) |APPEND KINTSUGI_MISSING ([a-z]+)\\)");
   for (std::sregex_iterator it(cmake.begin(), cmake.end(), need), end; it != end; ++it) {
     const std::string name = (*it)[1].matched ? (*it)[1].str() : (*it)[2].str();
     if (name != "${name}") looked_for.insert(name);
