@@ -15,14 +15,14 @@ GENERATOR = $(if $(shell command -v ninja),-G Ninja)
 
 all: build
 
-.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
+.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
 # What is installed depends on what is built (cmake/dependencies.txt).
 KINDS := required optional tool
 packages:
 	@scripts/install_packages.sh $(KINDS)
 demo: KINDS += demo
-test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check same-bits: KINDS += test demo
+test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits: KINDS += test demo
 test fault-test: KINDS += cluster
 test: KINDS += browser
 
@@ -110,7 +110,11 @@ hostile: packages
 # Applies each bug of tests/mutations in turn; the tests must find it. ONLY="name …" selects some, PRECISION=fp32 trains every
 # layout in fp32.
 mutation-check: packages
-	@KINTSUGI_PRECISION=$(PRECISION) scripts/mutate_layouts.sh $(ONLY)
+	@KINTSUGI_PRECISION=$(PRECISION) scripts/mutate.sh layouts $(ONLY)
+
+# Likewise for bugs in kernels (tests/mutations/kernels), on an emulated GPU that looks for races.
+kernel-mutation-check: packages
+	@scripts/mutate.sh kernels $(ONLY)
 
 # Checks that the commit NEW (HEAD) trains to the same bits as OLD: every *-tiny preset in eight layouts. FAMILIES="gpt2 …" selects
 # some.

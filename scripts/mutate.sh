@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Mutation tests. Every patch of a folder is a bug: applied alone to a copy of the tree, it must make
+# tests fail. Prints the result of each patch. Exit code: 1 if a mutation was not caught, 2 if one
+# could not be tried.
+# Usage: scripts/mutate.sh layouts|kernels [name …]   (default: all)
+#   layouts: tests/mutations/*.patch, against the tests that compare layouts
+#   kernels: tests/mutations/kernels/*.patch, against the operation tests on an emulated GPU with
+#            waves of 64 lanes, which looks for races; a patch names its tests
+set -euo pipefail
+
+suite=${1:-}
+case $suite in
+  layouts) folder=tests/mutations program=kintsugi_equivalence_tests options=-DKINTSUGI_UNITY=OFF ;;
+  kernels) folder=tests/mutations/kernels program=kintsugi_emulated_tests_64 options=-DKINTSUGI_RACE_CHECK=ON ;;
+  *) echo "usage: $0 layouts|kernels [name …]" >&2; exit 2 ;;
+esac
+shift
+root=$(cd "$(dirname "$0")/.." && pwd)
+scratch=${MUTATION_DIRECTORY:-$root/build-mutations}/$suite
+tree=$scratch/tree log=$scratch/log
+build=$tree/build  # inside the tree, so that ccache sees the same relative paths as in the root
+jobs=${JOBS:-$(nproc)}
+export GIT_CEILING_DIRECTORIES=$scratch  # git apply must patch the copy, which is not a repository
+export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1
+# run_tests PATCH…: the tests that the patches name. Without random draws, so that the result does
+# not depend on them.
+run_tests() {
+  local filter
+  filter=$(sed -n 's/^tests: //p' "$@" | paste -sd:)
+  KINTSUGI_NO_SHRINK=1 timeout 300 "$build/$program" --gtest_brief=1 --gtest_fail_fast \
+    "--gtest_filter=$filter-*RandomDraws" > "$log" 2>&1
+}
+
+fail() { echo "$*" >&2; exit 2; }
+
+# Gives every file a new time stamp, so that objects of an interrupted run are rebuilt.
+copy_tree() {
+  mkdir -p "$tree"
+  find "$tree" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
+  (cd "$root" && git ls-files -z --cached --others --exclude-standard -- CMakeLists.txt bench cmake machines models src tests) |
+    while IFS= read -r -d '' file; do [ ! -f "$root/$file" ] || printf '%s\0' "$file"; done |
+    tar -C "$root" --null -T - -cf - | tar -C "$tree" -xmf -
+}
+
+build_tests() { cmake --build "$build" -j "$jobs" --target "$program" > "$log" 2>&1; }
+
+patches=()
+for name in "$@"; do patches+=("$root/$folder/$name.patch"); done
+[ $# -gt 0 ] || patches=("$root/$folder"/*.patch)
+
+copy_tree
+cd "$tree"
+for patch in "${patches[@]}"; do
+  git apply --check "$patch" || fail "$patch does not apply any more: rewrite it for the current sources"
+done
+cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKINTSUGI_CUDA=OFF -DKINTSUGI_TESTS=ON $options \
+  > "$log" 2>&1 || fail "$(cat "$log")"
+build_tests || fail "the unmodified sources do not build: $(cat "$log")"
+run_tests "${patches[@]}" || fail "the tests fail without a mutation: $(cat "$log")"
+
+survived=() untried=()
+for patch in "${patches[@]}"; do
+  name=$(basename "$patch" .patch)
+  SECONDS=0
+  git apply "$patch"
+  if ! build_tests; then
+    verdict="DOES NOT BUILD" untried+=("$name")
+  elif run_tests "$patch"; then
+    verdict="NOT CAUGHT" survived+=("$name")
+  else
+    verdict=caught
+  fi
+  git apply -R "$patch"
+  printf '%-34s %-14s %3d s  %s\n' "$name" "$verdict" $SECONDS "$(head -1 "$patch")"
+  # The first failed case and its message; after a crash there is none.
+  [ "$verdict" != caught ] || grep -m1 -A1 -E '^tp=|^\[  FAILED|race' "$log" | cut -c1-170 | sed 's/^/    /' || true
+done
+
+echo "${#patches[@]} mutations, ${#survived[@]} not caught, ${#untried[@]} not tried"
+[ ${#untried[@]} -eq 0 ] || fail "these do not build: ${untried[*]}"
+[ ${#survived[@]} -eq 0 ] || { echo "not caught: ${survived[*]}" >&2; exit 1; }
