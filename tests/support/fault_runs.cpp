@@ -38,6 +38,10 @@ constexpr int kFaultSteps = 1200, kFaultSaves = 20;
 constexpr double kPatience_s = 180;  // for one run, with all its restarts
 constexpr std::size_t kSmallDisk = std::size_t{48} << 20;
 
+struct TooLate : Failure {
+  TooLate() : Failure("the run was over before the fault: the machine is too busy") {}
+};
+
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -324,6 +328,9 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
   if (run.fault == Fault::KillBatchNode && !wait_until([&] { return !run.deputies().empty(); }, 10))
     failure("the supervisor has no deputy; {}", run.diagnosis());
   std::this_thread::sleep_for(std::chrono::microseconds(random_() % 30'000));
+  // On a busy machine this process may wait longer than the run takes.
+  if (lines_of(run.directory / "metrics.jsonl").size() > kFaultSteps - 5 * kFaultSaves)
+    throw TooLate();
   const std::vector<Process> ranks = run.rank_processes();
   const auto victim = [&]() -> const Process& {
     if (ranks.empty()) failure("no rank was found; {}", run.diagnosis());
@@ -425,6 +432,17 @@ void FaultRuns::read_attempts(const Run& run, double fault_s, FaultReport& repor
 }
 
 FaultReport FaultRuns::trial(Fault fault, bool slurm) {
+  constexpr int kAttempts = 5;
+  for (int attempt = 1; attempt < kAttempts; ++attempt) {
+    try {
+      return disturbed_run(fault, slurm);
+    } catch (const TooLate&) {
+    }
+  }
+  return disturbed_run(fault, slurm);
+}
+
+FaultReport FaultRuns::disturbed_run(Fault fault, bool slurm) {
   Run run{.fault = fault, .slurm = slurm};
   FaultReport report{.fault = fault, .slurm = slurm};
   reference(run.ranks);

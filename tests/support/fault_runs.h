@@ -66,11 +66,13 @@ class FaultRuns {
   explicit FaultRuns(std::uint64_t seed);
   ~FaultRuns();
 
-  // Throws Failure if the run does not finish by itself, or ends with other weights.
+  // Throws Failure if the run does not finish by itself, or ends with other weights. Begins again
+  // if the run was over before the fault.
   FaultReport trial(Fault fault, bool slurm);
 
  private:
   struct Run;
+  FaultReport disturbed_run(Fault fault, bool slurm);
   void start(Run& run);
   void disturb(Run& run, FaultReport& report);
   void damage_newest(const Run& run, bool truncate);

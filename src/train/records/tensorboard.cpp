@@ -1,6 +1,7 @@
 #include "train/records/tensorboard.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -144,7 +145,18 @@ EventFile::EventFile(fs::path directory, std::string host, Clock now_s)
       host_(name_part(std::move(host))),
       now_s_(std::move(now_s)) {}
 
+// Whether the run directory is the one that the first file was created in: another one may have its
+// name now, into which nothing is written.
+bool EventFile::is_in_place() {
+  struct stat found {};
+  if (::stat(directory_.parent_path().c_str(), &found) != 0) return true;  // create() reports it
+  const auto place = std::pair(found.st_dev, found.st_ino);
+  if (!place_) place_ = place;
+  return place == *place_;
+}
+
 void EventFile::create() {
+  if (!is_in_place()) return unwritten_.clear();
   std::error_code error;
   fs::create_directory(directory_, error);  // not a run directory that was moved away
   if (error) failure("cannot create {}: {}", directory_.string(), error.message());
@@ -182,6 +194,7 @@ void EventFile::flush() noexcept {
     next_flush_s_ = now_s_() + kFlushInterval_s;
     std::error_code unknown;
     if (file_.empty() || !fs::exists(file_, unknown)) create();  // users may remove it
+    if (unwritten_.empty()) return;
     append_to_file(file_, unwritten_);
     unwritten_.clear();
   } catch (const std::exception& error) {

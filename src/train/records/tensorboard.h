@@ -1,10 +1,13 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kintsugi {
@@ -39,6 +42,7 @@ class EventFile {
   void flush() noexcept;
 
  private:
+  bool is_in_place();
   void create();
 
   std::filesystem::path directory_, file_;  // file_ is empty until it is created
@@ -47,6 +51,7 @@ class EventFile {
   std::string unwritten_;  // whole records
   std::optional<std::int64_t> last_step_;
   double next_flush_s_ = 0;
+  std::optional<std::pair<dev_t, ino_t>> place_;  // device and inode of the run directory
   bool lost_ = false;
 };
 
