@@ -114,7 +114,6 @@ Traits traits_of(int, Where) {
   return {.architecture = "emulated",
           .multiprocessors = 4,
           .memory_bytes_per_s = 0,
-          .shared_bytes = emulator::shared_limit(),
           .overlaps_launches = false};
 }
 

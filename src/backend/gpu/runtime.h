@@ -27,7 +27,6 @@ struct Traits {
   std::string architecture;  // "9.0", "gfx90a"
   int multiprocessors = 0;
   double memory_bytes_per_s = 0;   // 0: not known
-  std::size_t shared_bytes = 0;    // that a block may have
   bool overlaps_launches = false;  // programmatic dependent launch (kernels/launch.cuh)
 };
 Traits traits_of(int device, Where where = Where::current());

@@ -56,7 +56,7 @@ Backend::Transfer Transfers::start(Direction direction, void* destination, const
   gpu::wait(stream, copy->ready);
   record(copy->begin, stream);
   gpu::copy(destination, source, bytes,
-       direction == Direction::ToDevice ? gpu::Copy::ToDevice : gpu::Copy::ToHost, stream);
+            direction == Direction::ToDevice ? gpu::Copy::ToDevice : gpu::Copy::ToHost, stream);
   record(copy->end, stream);
   pending_[++tickets_] = std::move(copy);
   return {tickets_};

@@ -83,7 +83,6 @@ Traits traits_of(int device, Where where) {
           // Two transfers per clock, as in all memory of GPUs today.
           .memory_bytes_per_s =
               2e3 * of(cudaDevAttrMemoryClockRate) * (of(cudaDevAttrGlobalMemoryBusWidth) / 8),
-          .shared_bytes = static_cast<std::size_t>(of(cudaDevAttrMaxSharedMemoryPerBlockOptin)),
           .overlaps_launches = major >= 9};
 }
 

@@ -153,7 +153,7 @@ __device__ inline void store_vec(T* address, const Vec<T>& vec) {
 }
 
 // ---- reductions: the order never depends on timing. Every thread receives the result.
-template <int kLanes = 32, class A>
+template <int kLanes = kTeam, class A>
 __device__ inline A warp_sum(A x) {
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) x += shuffle_xor(x, offset);
@@ -162,7 +162,7 @@ __device__ inline A warp_sum(A x) {
 template <class A>
 __device__ inline A warp_max(A x) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
+  for (int offset = kTeam / 2; offset > 0; offset /= 2) {
     const A other = shuffle_xor(x, offset);
     x = other > x ? other : x;
   }
