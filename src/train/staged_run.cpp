@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "train/config/changes.h"
+#include "train/engine_options.h"
 #include "train/memory_check.h"
 #include "train/run_history.h"
 

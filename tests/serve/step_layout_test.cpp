@@ -5,6 +5,8 @@
 
 #include <numeric>
 
+#include "serve/page_pool.h"
+
 namespace kintsugi {
 namespace {
 

@@ -9,6 +9,7 @@
 
 #include "data/sampling/batch_loader.h"
 #include "support/small_run.h"
+#include "train/engine_options.h"
 
 extern "C" void* __libc_malloc(std::size_t bytes);
 extern "C" void* __libc_calloc(std::size_t count, std::size_t bytes);

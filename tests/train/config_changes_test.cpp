@@ -13,6 +13,7 @@
 #include "support/small_run.h"
 #include "tensor/safetensors.h"
 #include "train/config/changes.h"
+#include "train/engine_options.h"
 
 namespace kintsugi {
 namespace {

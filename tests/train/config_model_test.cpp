@@ -12,6 +12,7 @@
 #include "support/program_test.h"
 #include "support/small_run.h"
 #include "train/config/model.h"
+#include "train/engine_options.h"
 
 namespace kintsugi {
 namespace {

@@ -10,6 +10,7 @@
 #include "support/errors.h"
 #include "support/small_run.h"
 #include "support/thread_world.h"
+#include "train/engine_options.h"
 #include "train/staged_run.h"
 
 namespace kintsugi {

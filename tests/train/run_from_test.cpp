@@ -11,6 +11,7 @@
 #include "support/captured_log.h"
 #include "support/errors.h"
 #include "support/small_run.h"
+#include "train/engine_options.h"
 #include "train/run_history.h"
 
 namespace kintsugi {

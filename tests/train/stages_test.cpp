@@ -13,6 +13,7 @@
 #include "support/errors.h"
 #include "support/small_run.h"
 #include "support/thread_world.h"
+#include "train/engine_options.h"
 #include "train/run_history.h"
 #include "train/staged_run.h"
 
