@@ -24,7 +24,7 @@ packages:
 demo: KINDS += demo
 test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits: KINDS += test demo
 test fault-test: KINDS += cluster
-test: KINDS += browser
+test: KINDS += browser hip
 
 # $(call configure,directory,flags)
 define configure

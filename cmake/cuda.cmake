@@ -1,5 +1,5 @@
-# The CUDA backend, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/gpu_missing.cpp replaces it.
-# Included once kintsugi_engine exists. Sets KINTSUGI_CUDA_FOUND.
+# The CUDA backend, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/gpu_missing.cpp replaces it
+# (hip.cmake). Included once kintsugi_engine exists. Sets KINTSUGI_CUDA_FOUND.
 set(KINTSUGI_CUDA ON CACHE STRING "The CUDA and NCCL backends: ON (where they are found), OFF or REQUIRED")
 set(KINTSUGI_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
     "GPUs to compile for: machine code for Hopper, and PTX that newer drivers compile for the others")
@@ -40,8 +40,7 @@ elseif(KINTSUGI_CUDA)
 endif()
 
 if(NOT KINTSUGI_CUDA_FOUND)
-  kintsugi_feature("CUDA, cuDNN" FALSE "" "no training on GPUs: ${KINTSUGI_CUDA_MISSING}")
-  target_sources(kintsugi_engine PRIVATE ${KINTSUGI_ROOT}/src/backend/gpu_missing.cpp)
+  kintsugi_feature("CUDA, cuDNN" FALSE "" "no training on NVIDIA's GPUs: ${KINTSUGI_CUDA_MISSING}")
   return()
 endif()
 

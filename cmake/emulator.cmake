@@ -1,12 +1,19 @@
-# Programs that execute the GPU's kernels on processor cores: kintsugi_emulated_tests_32 and _64, with waves of that many lanes. The
-# kernels are compiled as C++, with tests/emulator in the place of a vendor's folder. Included by tests.cmake.
+# Programs that execute the GPU's kernels on processor cores, compiled as C++ with tests/emulator in the place of a vendor's folder:
+#   kintsugi_emulated_tests_32  the operation tests on a GPU with waves of 32 lanes
+#   kintsugi_emulated_tests_64  the same on AMD's waves of 64, through backend/gpu/hip and the stand-ins for ROCm's libraries
+#   kintsugi_emulated           the whole program, likewise
+# Included by tests.cmake.
 if(NOT Boost_CONTEXT_FOUND)
   return()
 endif()
 
 file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/kernels/*.cu)
 file(GLOB host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/*.cpp)
+file(GLOB hip CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/hip/*.cpp)
 file(GLOB emulator CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*.cpp)
+file(GLOB emulator_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*_test.cpp)
+set(own_runtime ${CMAKE_SOURCE_DIR}/tests/emulator/runtime.cpp ${CMAKE_SOURCE_DIR}/tests/emulator/libraries.cpp)
+list(REMOVE_ITEM emulator ${emulator_tests} ${own_runtime})
 set(units "")
 foreach(kernel ${kernels})  # a .cu is a source of CUDA: each is included by a C++ file
   get_filename_component(name ${kernel} NAME_WE)
@@ -21,13 +28,53 @@ if(KINTSUGI_RACE_CHECK)
   set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
 endif()
 
+add_library(kintsugi_emulated_gpu_32 OBJECT ${units} ${host} ${emulator} ${own_runtime})
+add_library(kintsugi_emulated_gpu_64 OBJECT ${units} ${host} ${emulator} ${hip})
 foreach(wave 32 64)
+  set(gpu kintsugi_emulated_gpu_${wave})
+  target_compile_definitions(${gpu} PUBLIC KINTSUGI_EMULATED_GPU=\"emulator/platform.h\" KINTSUGI_WAVE=${wave})
+  target_compile_definitions(${gpu} PRIVATE "KINTSUGI_HIP_ARCHITECTURES=\"gfx90a gfx942\"")
+  target_compile_options(${gpu} PRIVATE -O1 -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragmas
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  target_include_directories(${gpu} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(${gpu} PRIVATE kintsugi_engine Boost::context)
+
   set(program kintsugi_emulated_tests_${wave})
-  add_executable(${program} ${units} ${host} ${emulator} $<TARGET_OBJECTS:kintsugi_backend_tests>)
-  target_compile_definitions(${program} PRIVATE KINTSUGI_EMULATED_GPU=\"emulator/platform.h\" KINTSUGI_WAVE=${wave})
-  target_compile_options(${program} PRIVATE -O1 -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragmas $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  add_executable(${program} ${emulator_tests} $<TARGET_OBJECTS:${gpu}> $<TARGET_OBJECTS:kintsugi_backend_tests>)
+  target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:${gpu},INTERFACE_COMPILE_DEFINITIONS>)
+  target_compile_options(${program} PRIVATE -O1 -Wno-unknown-pragmas)
   target_link_libraries(${program} PRIVATE kintsugi_test_support Boost::context nlohmann_json::nlohmann_json GTest::gtest
     GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${program} TEST_PREFIX wave${wave}. TEST_FILTER "*emulated*:Emulator*" DISCOVERY_MODE PRE_TEST
-    DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 endforeach()
+
+# ---- stand-ins for ROCm's libraries, which take the emulator from the program that opens them
+set(rocm ${CMAKE_BINARY_DIR}/rocm)
+function(kintsugi_stand_in target name source folder)
+  add_library(${target} SHARED ${CMAKE_SOURCE_DIR}/tests/emulator/rocm/${source})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${folder} BUILD_RPATH ${folder})
+  target_compile_definitions(${target} PRIVATE KINTSUGI_WAVE=64)
+  target_compile_options(${target} PRIVATE -O1)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_include_directories(${target} SYSTEM PRIVATE ${OPENBLAS_INCLUDE_DIR})
+  target_link_libraries(${target} PRIVATE kintsugi_flags fmt::fmt ${ARGN})
+endfunction()
+kintsugi_stand_in(stand_in_hip amdhip64 hip_runtime.cpp ${rocm})
+set_target_properties(stand_in_hip PROPERTIES SOVERSION 7)
+kintsugi_stand_in(stand_in_hip_5 amdhip64 hip_runtime.cpp ${CMAKE_BINARY_DIR}/rocm5)
+set_target_properties(stand_in_hip_5 PROPERTIES SOVERSION 5)
+target_compile_definitions(stand_in_hip_5 PRIVATE KINTSUGI_STAND_IN_ROCM_5)
+kintsugi_stand_in(stand_in_rocblas rocblas rocblas.cpp ${rocm} stand_in_hip ${OPENBLAS_LIBRARY})
+kintsugi_stand_in(stand_in_hipblaslt hipblaslt hipblaslt.cpp ${rocm} stand_in_hip ${OPENBLAS_LIBRARY})
+
+add_executable(kintsugi_emulated src/cli/main.cpp src/cli/processor_check.cpp $<TARGET_OBJECTS:kintsugi_emulated_gpu_64>)
+target_link_libraries(kintsugi_emulated PRIVATE kintsugi_engine Boost::context)
+target_link_options(kintsugi_emulated PRIVATE -Wl,--build-id=sha1)
+foreach(program kintsugi_emulated kintsugi_emulated_tests_64)
+  set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON BUILD_RPATH ${rocm})
+  add_dependencies(${program} stand_in_hip stand_in_hip_5 stand_in_rocblas stand_in_hipblaslt)
+endforeach()
+
+gtest_discover_tests(kintsugi_emulated_tests_32 TEST_PREFIX wave32. TEST_FILTER "*emulated*:Emulator*" DISCOVERY_MODE PRE_TEST
+  DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+gtest_discover_tests(kintsugi_emulated_tests_64 TEST_PREFIX wave64. TEST_FILTER "*hip*:Emulator*" DISCOVERY_MODE PRE_TEST
+  DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)

@@ -49,6 +49,17 @@ include(GoogleTest)
 gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 include(${CMAKE_CURRENT_LIST_DIR}/emulator.cmake)
 
+# The program for AMD GPUs, whose code tests/gpu_code_test.cpp reads.
+if(KINTSUGI_HIP_FOUND AND NOT KINTSUGI_SANITIZE)
+  if(NOT KINTSUGI_HIP)
+    kintsugi_hip_target(kintsugi_hip_backend)
+  endif()
+  add_executable(kintsugi_hip src/cli/main.cpp src/cli/processor_check.cpp $<TARGET_OBJECTS:kintsugi_hip_backend>
+                 ${kintsugi_hip_backend_KERNELS})
+  target_link_libraries(kintsugi_hip PRIVATE kintsugi_engine)
+  add_dependencies(kintsugi_hip kintsugi_hip_backend_kernels)
+endif()
+
 function(kintsugi_test_program name source)
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE kintsugi_test_support CLI11::CLI11)

@@ -35,8 +35,12 @@ fi
 echo "installing: ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { "${become[@]}" apt-get update && "${become[@]}" env DEBIAN_FRONTEND=noninteractive \
-       apt-get install -y --no-install-recommends "${missing[@]}"; } > "$log" 2>&1; then
-  tail -n 3 "$log" >&2
-  echo "These packages could not be installed: ${missing[*]}" >&2
-fi
+install() {
+  "${become[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" > "$log" 2>&1
+}
+"${become[@]}" apt-get update > "$log" 2>&1 || true
+install "${missing[@]}" && exit 0
+# One that does not exist here keeps the others from being installed.
+absent=()
+for package in "${missing[@]}"; do install "$package" || absent+=("$package"); done
+[ ${#absent[@]} -eq 0 ] || { tail -n 3 "$log" >&2; echo "These packages could not be installed: ${absent[*]}" >&2; }

@@ -23,13 +23,21 @@ struct TestBackend {
 
 // Whether the GPU is emulated (tests/emulator). Tests then take fewer precisions and smaller sizes:
 // a thread of a kernel takes about a microsecond.
-inline bool is_emulated() { return gpu_platform() == "emulated"; }
+inline bool is_emulated() {
+  static const bool emulated = [] {
+    if (gpu_platform() != "hip") return gpu_platform() == "emulated";
+    const std::vector<Device> devices = gpu_devices();
+    return !devices.empty() && devices.front().name.starts_with("emulated");
+  }();
+  return emulated;
+}
 inline bool is_brief(std::int64_t elements) { return !is_emulated() || elements <= 70'000; }
 
 // Whether this program can use a GPU of this machine. Asking its driver takes seconds, and this is
 // asked wherever tests are listed, which every process of the test program does.
 inline bool gpu_is_present() {
   if (is_emulated()) return true;
+  if (gpu_platform() == "hip") return std::filesystem::exists("/dev/kfd");
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const bool hidden = visible != nullptr && (*visible == '\0' || *visible == '-');
   return !gpu_library_versions().empty() && !hidden && std::filesystem::exists("/dev/nvidiactl");

@@ -10,7 +10,7 @@
 #include "backend/gpu/fused_attention.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/matmul_library.h"
-#include "emulator/platform.h"
+#include "emulator/runtime.h"
 
 namespace kintsugi {
 
@@ -83,25 +83,38 @@ void multiply(const MatmulProblem& p, std::int64_t index) {
   });
 }
 
-class EmulatedMatmul final : public MatmulLibrary {
+class EmulatedMatmul final : public LibraryMatmul {
  public:
-  bool run(const Context& context, const MatmulProblem& problem,
-           const std::function<void()>&) override {
-    if (problem.epilogue != MatmulProblem::Epilogue::None) return false;
-    queue_on_host(context.stream, [p = problem] {
+  std::vector<MatmulAlgorithm> propose(const MatmulProblem&, std::size_t) const override {
+    return {MatmulAlgorithm{}};
+  }
+  bool is_usable(const MatmulAlgorithm&, std::size_t) const override { return true; }
+  void set_pointers(const MatmulProblem&) override {}
+  std::string launch(const MatmulProblem& problem, const MatmulAlgorithm&, void*, MatmulScratch,
+                     Stream stream) const override {
+    queue_on_host(stream, [p = problem] {
       for (std::int64_t i = 0; i < count_of(p.c); ++i)
         p.c.dtype() == DType::F64 ? multiply<double>(p, i) : multiply<float>(p, i);
     });
-    return true;
+    return "";
   }
+};
+
+class EmulatedLibrary final : public MatmulLibrary {
+ public:
   std::string name() const override { return "BLAS"; }
-  std::size_t own_bytes() const override { return 0; }
+  std::unique_ptr<LibraryMatmul> describe(const MatmulProblem& p) override {
+    if (p.epilogue != MatmulProblem::Epilogue::None) return nullptr;
+    return std::make_unique<EmulatedMatmul>();
+  }
 };
 
 }  // namespace
 
-std::unique_ptr<MatmulLibrary> make_matmul_library(const MatmulSettings&) {
-  return std::make_unique<EmulatedMatmul>();
+std::vector<std::unique_ptr<MatmulLibrary>> matmul_libraries(const MatmulSettings&) {
+  std::vector<std::unique_ptr<MatmulLibrary>> libraries;
+  libraries.push_back(std::make_unique<EmulatedLibrary>());
+  return libraries;
 }
 
 // ---- attention

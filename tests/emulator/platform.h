@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <type_traits>
 
 #include "backend/gpu/runtime.h"
 #include "emulator/device.h"
+#include "emulator/kernels.h"
 #include "tensor/dtype.h"
 
 // The emulated side of backend/gpu/kernels/platform.cuh.
@@ -16,14 +16,9 @@
 
 namespace kintsugi::gpu {
 
-// Queues work of the host, for libraries.
-void queue_on_host(Stream stream, std::function<void()> work);
-// Queues a kernel, given as the body of each of its threads.
-void launch_emulated(const Grid& grid, std::function<void()> thread_body, Stream stream,
-                     Where where);
-
 // AMD's GPUs have 64 KiB.
 inline constexpr std::size_t kSharedBytes = std::size_t{emulator::kWave == 64 ? 64 : 227} << 10;
+inline constexpr bool kHasMma = emulator::kWave == 32;
 
 // ---- types: those of the CPU backend, which have the same bits
 using Bf16 = bf16;

@@ -14,8 +14,10 @@
 
 #include "core/error.h"
 #include "emulator/executor.h"
+#include "emulator/kernels.h"
 #include "emulator/platform.h"
 #include "emulator/race_check.h"
+#include "emulator/runtime.h"
 
 namespace kintsugi::gpu {
 
@@ -198,15 +200,11 @@ void destroy(Graph graph) noexcept { delete graph; }
 
 void queue_on_host(Stream stream, std::function<void()> work) { queue(stream, std::move(work)); }
 
-void launch_emulated(const Grid& grid, std::function<void()> thread_body, Stream stream,
-                     Where where) {
-  queue(stream, [grid, body = std::move(thread_body), where] {
-    emulator::run({grid.blocks, grid.threads, grid.shared_bytes}, body, where);
+void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Stream stream, bool,
+                   Where) {
+  queue(stream, [grid, launch = emulator::announced_launch(kernel, arguments)] {
+    emulator::run({grid.blocks, grid.threads, grid.shared_bytes}, launch.body, launch.where);
   });
-}
-
-void launch_kernel(const void*, const Grid&, void**, Stream, bool, Where) {
-  failure("an emulated kernel is launched by launch_emulated");
 }
 
 void allow_shared_bytes(const void*, std::size_t bytes, Where where) {

@@ -30,6 +30,11 @@ std::string kintsugi_binary() {
   const char* other = std::getenv("KINTSUGI_BINARY");
   return other != nullptr && *other != '\0' ? other : KINTSUGI_BINARY;
 }
+std::string built_program(const std::string& name) {
+  const auto path = std::filesystem::path(KINTSUGI_BINARY).parent_path() / name;
+  return std::filesystem::exists(path) ? path.string() : "";
+}
+
 std::string fake_library(const std::string& name) {
   return KINTSUGI_FAKES "/libfake_" + name + ".so";
 }

@@ -11,6 +11,8 @@ std::string test_data_directory();  // tests/data
 // The program under test, which sees no GPU when a test starts it; the environment variable
 // KINTSUGI_BINARY names another one, such as that of an older commit.
 std::string kintsugi_binary();
+// Another program of the same build, such as kintsugi_emulated; "" if it was left out.
+std::string built_program(const std::string& name);
 std::string fake_library(const std::string& name);          // tests/energy/fakes: "nvml"
 std::string content_of(const std::filesystem::path& path);  // "" if there is no such file
 

@@ -6,8 +6,6 @@
 
 namespace kintsugi::gpu {
 
-Matmul::Matmul(const MatmulSettings& settings) : library_(make_matmul_library(settings)) {}
-
 void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                  const MatmulOptions& o) {
   const int rows = rows_of(c), columns = rows + 1;
@@ -46,7 +44,7 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
   const bool aligned_rows = row_stride(c) * static_cast<std::int64_t>(size_of(c.dtype())) % 16 == 0;
   const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() &&
                                    aligned_rows && aligned16(o.bias.data()));
-  if (fusable && library_->run(context, problem)) return;
+  if (fusable && plans_.run(context, problem)) return;
   KINTSUGI_CHECK(o.bias, "{} has no algorithm for matmul {} = {}{} x {}{} in {}", library(),
                  to_string(c.shape()), to_string(a.shape()), o.transpose_a ? "^T" : "",
                  to_string(b.shape()), o.transpose_b ? "^T" : "", to_string(a.dtype()));
@@ -78,7 +76,7 @@ void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, 
                        c.extent(1) % 8 == 0 && aligned16(c.data()) && aligned16(other.data()) &&
                        (!o.bias || (o.bias.dtype() == c.dtype() && aligned16(o.bias.data())));
   if (!fusable) return unfused();
-  if (!library_->run(context, MatmulProblem(c, a, b, o), unfused)) unfused();
+  if (!plans_.run(context, MatmulProblem(c, a, b, o), unfused)) unfused();
 }
 
 void Matmul::run_fp8(const Context& context, const Tensor& c, const Quantized& a,
@@ -99,7 +97,7 @@ void Matmul::run_fp8(const Context& context, const Tensor& c, const Quantized& a
   MatmulOptions options = o;
   options.transpose_b = true;
   const MatmulProblem problem(c, a, b, options);
-  if (library_->run(context, problem)) return;
+  if (plans_.run(context, problem)) return;
   KINTSUGI_CHECK(c.dtype() == DType::F16,
                  "{} has no algorithm for matmul_fp8 {} = {} x {}^T into {}, {}", library(),
                  to_string(c.shape()), to_string(a.values.shape()), to_string(b.values.shape()),

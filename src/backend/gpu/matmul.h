@@ -1,19 +1,18 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string>
 
 #include "backend/backend.h"
 #include "backend/gpu/common.h"
-#include "backend/gpu/matmul_library.h"
+#include "backend/gpu/matmul_plans.h"
 
 namespace kintsugi::gpu {
 
 // Matmuls by the vendor's library and by our own kernels.
 class Matmul {
  public:
-  explicit Matmul(const MatmulSettings& settings);
+  explicit Matmul(const MatmulSettings& settings) : plans_(settings) {}
 
   // Like Backend::matmul. Algorithms do not depend on the scales.
   void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
@@ -21,14 +20,14 @@ class Matmul {
   // Like Backend::matmul_fp8.
   void run_fp8(const Context& context, const Tensor& c, const Quantized& a, const Quantized& b,
                const MatmulOptions& options);
-  std::size_t own_bytes() const { return library_->own_bytes(); }
-  std::string library() const { return library_->name(); }
+  std::size_t own_bytes() const { return plans_.own_bytes(); }
+  std::string library() const { return plans_.name(); }
 
  private:
   void run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                 const MatmulOptions& options);
 
-  std::unique_ptr<MatmulLibrary> library_;
+  MatmulPlans plans_;
 };
 
 }  // namespace kintsugi::gpu

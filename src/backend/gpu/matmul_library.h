@@ -1,10 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/gpu/common.h"
@@ -71,18 +72,61 @@ struct MatmulProblem {
   bool fast_accumulation = false;
 };
 
-// The matmuls of the vendor's library: cuBLASLt. The first matmul of a new shape chooses an
-// algorithm; later ones only launch it. Algorithms do not depend on the scales.
+// An algorithm, in the library's own words.
+using MatmulAlgorithm = std::array<std::uint64_t, 8>;
+
+struct MatmulScratch {
+  void* address;
+  std::size_t bytes;
+};
+
+// One form of matmul, as a library describes it: what does not depend on the operands' addresses.
+class LibraryMatmul {
+ public:
+  virtual ~LibraryMatmul() = default;
+  // The library's favourite first; empty: it has none that needs at most so many bytes of scratch.
+  virtual std::vector<MatmulAlgorithm> propose(const MatmulProblem& problem,
+                                               std::size_t scratch_bytes) const = 0;
+  virtual bool is_usable(const MatmulAlgorithm& algorithm, std::size_t scratch_bytes) const = 0;
+  // Addresses that are part of the description.
+  virtual void set_pointers(const MatmulProblem& problem) = 0;
+  // Writes to `c`, which has the layout of problem.c. Empty, or why the library refuses.
+  virtual std::string launch(const MatmulProblem& problem, const MatmulAlgorithm& algorithm,
+                             void* c, MatmulScratch scratch, Stream stream) const = 0;
+};
+
+// A vendor's library of matmuls: cuBLASLt, hipBLASLt or rocBLAS. All of them are column-major: our
+// row-major c = a b is their c^T = b^T a^T, so the operands are swapped and nothing is transposed
+// in memory.
 class MatmulLibrary {
  public:
   virtual ~MatmulLibrary() = default;
-  // Returns false, without any effect, for a matmul that the library cannot compute. `unfused`
-  // computes the same result by separate calls: if it is given, false also means that it is faster.
-  virtual bool run(const Context& context, const MatmulProblem& problem,
-                   const std::function<void()>& unfused = {}) = 0;
   virtual std::string name() const = 0;  // "cuBLASLt 120402"
-  virtual std::size_t own_bytes() const = 0;
+  // nullptr if the library has no such matmuls.
+  virtual std::unique_ptr<LibraryMatmul> describe(const MatmulProblem& problem) = 0;
 };
-std::unique_ptr<MatmulLibrary> make_matmul_library(const MatmulSettings& settings);
+// Those that were found, the one to be asked first in front.
+std::vector<std::unique_ptr<MatmulLibrary>> matmul_libraries(const MatmulSettings& settings);
+
+// The scales of a problem in the type that a library computes in.
+struct MatmulScales {
+  explicit MatmulScales(const MatmulProblem& p)
+      : wide_{p.scale, p.added ? p.added_scale : 0.0},
+        narrow_{static_cast<float>(wide_[0]), static_cast<float>(wide_[1])},
+        is_wide_(p.c.dtype() == DType::F64) {}
+  const void* product() const { return is_wide_ ? static_cast<const void*>(wide_) : narrow_; }
+  const void* added() const { return is_wide_ ? static_cast<const void*>(wide_ + 1) : narrow_ + 1; }
+
+ private:
+  double wide_[2];
+  float narrow_[2];
+  bool is_wide_;
+};
+// The operand that is added with its scale, or, without one, any that may be named.
+inline const void* added_or(const MatmulProblem& p, void* c) {
+  return p.added && !p.in_place() ? p.added.data() : c;
+}
+
+std::int64_t alignment_of(const Tensor& x);  // of every matrix of x; at most 16 bytes
 
 }  // namespace kintsugi::gpu

@@ -14,7 +14,8 @@ struct Sheet {
   double half, tf32, single, wide, fp8;
 };
 
-// From NVIDIA's data sheets; rates with sparsity are halved. More specific names come first.
+// From the data sheets of NVIDIA and AMD; rates with sparsity are halved. More specific names come
+// first.
 constexpr Sheet kSheets[] = {
     {{"H200", "NVL"}, 835.5, 417.5, 60, 60, 1670.5},
     {{"H200", ""}, 989.4, 494.7, 66.9, 66.9, 1979},
@@ -26,6 +27,9 @@ constexpr Sheet kSheets[] = {
     {{"B200", ""}, 2250, 1125, 75, 37, 4500},
     {{"GB200", ""}, 2500, 1250, 80, 40, 5000},
     {{"L40S", ""}, 362, 183, 91.6, 1.4, 733},
+    {{"MI250X", ""}, 191.5, 47.9, 47.9, 47.9, 0},  // of one of its two GCDs; it has no TF32
+    {{"MI300X", ""}, 1307.4, 653.7, 163.4, 163.4, 2614.9},
+    {{"MI300A", ""}, 980.6, 490.3, 122.6, 122.6, 1961.2},
     {{"RTX", "4090"}, 165.2, 82.6, 82.6, 1.3, 330.3},  // with sums in fp32
 };
 

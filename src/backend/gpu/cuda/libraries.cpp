@@ -6,7 +6,7 @@
 
 #include <charconv>
 
-#include "backend/gpu/cuda/matmul_plan.h"
+#include "backend/gpu/cuda/cublaslt.h"
 #include "backend/gpu/gpu_backend.h"
 
 namespace kintsugi {

@@ -18,6 +18,7 @@ namespace kintsugi::gpu {
 
 // The shared memory that kernels plan with, of a block.
 inline constexpr std::size_t kSharedBytes = std::size_t{227} << 10;
+inline constexpr bool kHasMma = true;  // multiply_add and its fragments, below
 
 // ---- types
 using Bf16 = __nv_bfloat16;

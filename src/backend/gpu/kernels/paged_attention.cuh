@@ -146,8 +146,10 @@ bool visit_paged_tensor_cores(const Tensor& q, F&& f) {
         return false;
     }
   };
-  if (q.dtype() == DType::BF16) return with_type.template operator()<Bf16>();
-  if (q.dtype() == DType::F16) return with_type.template operator()<Half>();
+  if constexpr (kHasMma) {
+    if (q.dtype() == DType::BF16) return with_type.template operator()<Bf16>();
+    if (q.dtype() == DType::F16) return with_type.template operator()<Half>();
+  }
   return false;
 }
 

@@ -12,6 +12,8 @@ inline constexpr int kTeam = 32;
 
 #if defined(KINTSUGI_EMULATED_GPU)
 #include KINTSUGI_EMULATED_GPU
+#elif defined(__HIP__)
+#include "backend/gpu/hip/platform.cuh"
 #else
 #include "backend/gpu/cuda/platform.cuh"
 #endif

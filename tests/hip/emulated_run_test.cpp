@@ -1,0 +1,175 @@
+// The whole program for AMD GPUs, with kernels that the emulator executes and stand-ins for ROCm's
+// libraries: it trains, saves, resumes and generates as the CPU backend does, and says clearly what
+// is wrong with a machine.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "support/paths.h"
+#include "support/program_test.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class EmulatedRun : public ProgramTest {
+ protected:
+  void SetUp() override {
+    program_ = built_program("kintsugi_emulated");
+    if (program_.empty()) GTEST_SKIP() << "built without Boost.Context, which the emulator needs";
+    directory_.write("text.txt", text());
+  }
+
+  // Runs the program; `variables` are set for it.
+  Outcome run(const std::string& arguments, const std::string& variables = "") {
+    return run_in_shell(variables + " '" + program_ + "' " + arguments);
+  }
+
+  void train(const std::string& name, const std::string& model, const std::string& device,
+             const std::string& precision, int steps, const std::string& launcher = "") {
+    directory_.write(
+        name + ".yaml",
+        fmt::format("run: {{dir: {0}, seed: 3}}\nmodel: {{{1}, vocab_size: 256, hidden_size: 32, "
+                    "layers: 2, heads: 2, max_positions: 16}}\n"
+                    "data: {{train: [{{path: corpus}}], sequence_length: 12, valid_fraction: 0}}\n"
+                    "batch: {{global: 4, micro: 1}}\ndevice: {2}\n"
+                    "optimizer: {{lr: 4e-3, min_lr: 1e-3, warmup_steps: 2}}\n"
+                    "train: {{steps: {4}, precision: {3}, checkpoint_every: 10}}\n",
+                    name, model, device, precision, steps));
+    if (!std::filesystem::exists(directory_ / "corpus.idx"))
+      ASSERT_EQ(run("data tokenize --input text.txt --tokenizer bytes --output corpus").code, 0);
+    const Outcome outcome = run_in_shell(launcher + " '" + program_ + "' train " + name + ".yaml");
+    ASSERT_EQ(outcome.code, 0) << outcome.error;
+  }
+
+  std::vector<double> losses(const std::string& name) {
+    std::vector<double> all;
+    std::ifstream file(directory_ / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      all.push_back(nlohmann::json::parse(line).at("loss"));
+    return all;
+  }
+
+  void expect_same_losses(const std::string& a, const std::string& b, double tolerance) {
+    const std::vector<double> first = losses(a), second = losses(b);
+    ASSERT_EQ(first.size(), second.size());
+    ASSERT_FALSE(first.empty());
+    for (std::size_t i = 0; i < first.size(); ++i)
+      EXPECT_NEAR(first[i], second[i], tolerance * first[i]) << "step " << i + 1;
+    EXPECT_LT(first.back(), first.front() - 0.3);  // it learns
+  }
+
+  std::string one_line_error(const std::string& arguments, const std::string& variables) {
+    const Outcome outcome = run(arguments, variables);
+    EXPECT_EQ(outcome.code, 2) << outcome.error;
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+    return outcome.error;
+  }
+
+ private:
+  static std::string text() {
+    std::string all;
+    for (int i = 0; i < 60; ++i) all += fmt::format("the dog number {} sleeps\n", i);
+    return all;
+  }
+  std::string program_;
+};
+
+class EmulatedFamily : public EmulatedRun, public testing::WithParamInterface<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Each, EmulatedFamily,
+                         testing::Values("gpt2", "llama", "bloom", "olmo2", "olmo3", "qwen2",
+                                         "qwen3", "retnet"),
+                         [](const auto& family) { return family.param; });
+
+TEST_P(EmulatedFamily, TrainsAsOnTheCpu) {
+  const std::string family = GetParam();
+  const std::string model =
+      "family: " + family + (family == "gpt2" || family == "bloom" ? "" : ", ffn_size: 48");
+  struct Case {
+    const char* precision;
+    double tolerance;
+  };
+  for (const auto& [precision, tolerance] : {Case{"fp32", 1e-5}, Case{"bf16", 5e-3}}) {
+    SCOPED_TRACE(precision);
+    const std::string cpu = fmt::format("cpu-{}", precision),
+                      hip = fmt::format("hip-{}", precision);
+    train(cpu, model, "cpu", precision, 20);
+    train(hip, model, "hip", precision, 20);
+    expect_same_losses(cpu, hip, tolerance);
+  }
+}
+
+TEST_F(EmulatedRun, ResumesAndGenerates) {
+  const std::string model = "family: llama, ffn_size: 48";
+  train("whole", model, "hip", "bf16", 14);
+  train("parts", model, "hip", "bf16", 10);
+  directory_.write("parts.yaml", [&] {
+    std::string yaml = content_of("parts.yaml");
+    return yaml.replace(yaml.find("steps: 10"), 9, "steps: 14");
+  }());
+  const Outcome resumed = run("train parts.yaml --resume");
+  ASSERT_EQ(resumed.code, 0) << resumed.error;
+  EXPECT_EQ(losses("whole"), losses("parts"));
+  const Outcome text =
+      run("generate parts --prompt 'the dog' --max-tokens 8 --temperature 0 --device hip");
+  ASSERT_EQ(text.code, 0) << text.error;
+  const Outcome same =
+      run("generate parts --prompt 'the dog' --max-tokens 8 --temperature 0 --device cpu");
+  EXPECT_EQ(text.out, same.out);
+}
+
+TEST_F(EmulatedRun, OfRocm5) {
+  const std::string model = "family: llama, ffn_size: 48";
+  train("new", model, "hip", "fp32", 2);
+  // Its structure of a device's properties is another one, and so are its kinds of memory.
+  ASSERT_NO_FATAL_FAILURE(
+      train("old", model, "hip", "fp32", 2,
+            "KINTSUGI_STAND_IN_ROCM=5.7 LD_PRELOAD=" + built_program("rocm5/libamdhip64.so")));
+  EXPECT_EQ(losses("new"), losses("old"));
+}
+
+TEST_F(EmulatedRun, SaysWhatIsWrongWithAMachine) {
+  directory_.write("run.yaml",
+                   "run: {dir: run}\nmodel: {preset: llama-tiny}\ndevice: hip\n"
+                   "data: {train: [{path: text.txt}], tokenizer: bytes, sequence_length: 16}\n"
+                   "batch: {global: 1, micro: 1}\ntrain: {steps: 1}\n");
+  const auto error = [&](const std::string& variables) {
+    return one_line_error("train run.yaml", variables);
+  };
+  EXPECT_THAT(error("KINTSUGI_STAND_IN_ROCM=5.1"),
+              HasSubstr("libamdhip64.so is of ROCm 5.1, but 5.2 or newer is needed"));
+  EXPECT_THAT(error("KINTSUGI_STAND_IN_TARGET=gfx1100"),
+              HasSubstr("is a gfx1100, and this program has code for gfx90a gfx942 only"));
+  EXPECT_THAT(error("KINTSUGI_STAND_IN_GPUS=0"), HasSubstr("no AMD GPU can be used: libamdhip64.so "
+                                                           "finds none"));
+}
+
+// The real one, which finds no runtime or no device where CI runs.
+TEST_F(ProgramTest, TheProgramForAmdGpusSaysThatThereIsNone) {
+  const std::string program = built_program("kintsugi_hip");
+  if (program.empty()) GTEST_SKIP() << "built without clang for AMD GPUs";
+  if (std::filesystem::exists("/dev/kfd")) GTEST_SKIP() << "this machine has AMD GPUs";
+  const Outcome version = run_in_shell("'" + program + "' --version");
+  EXPECT_EQ(version.code, 0) << version.error;
+  EXPECT_THAT(version.out, HasSubstr("gpu (ROCm"));
+  directory_.write("run.yaml",
+                   "run: {dir: run}\nmodel: {preset: llama-tiny}\ndevice: hip\n"
+                   "data: {train: [{path: run.yaml}], tokenizer: bytes, sequence_length: 16}\n"
+                   "batch: {global: 1, micro: 1}\ntrain: {steps: 1}\n");
+  const Outcome outcome = run_in_shell("'" + program + "' train run.yaml");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, StartsWith("error: no AMD GPU can be used: "));
+  EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+}
+
+}  // namespace
+}  // namespace kintsugi
