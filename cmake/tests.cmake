@@ -5,7 +5,7 @@ kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp" OPTIO
 target_sources(kintsugi_test_support PRIVATE tests/support/paths.cpp)
 target_include_directories(kintsugi_test_support PUBLIC tests)
 set_source_files_properties(tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
-  "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\";KINTSUGI_FAKES=\"${CMAKE_BINARY_DIR}/fakes\"")
+  "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\";KINTSUGI_FAKES=\"${CMAKE_BINARY_DIR}/fakes\";KINTSUGI_ROCM=\"${CMAKE_BINARY_DIR}/rocm\"")
 # Behind the flags of the engine. What is undefined in a test matters little, and looking for it takes two fifths of the time
 # of a sanitizer's build.
 add_library(kintsugi_test_flags INTERFACE)
@@ -48,6 +48,7 @@ include(GoogleTest)
 # Listing takes a second, and more where the libraries of CUDA are read from a slow file system.
 gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 include(${CMAKE_CURRENT_LIST_DIR}/emulator.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/rocm_stand_ins.cmake)
 
 function(kintsugi_test_program name source)
   add_executable(${name} ${source})

@@ -12,6 +12,7 @@ std::string test_data_directory();  // tests/data
 // KINTSUGI_BINARY names another one, such as that of an older commit.
 std::string kintsugi_binary();
 std::string fake_library(const std::string& name);          // tests/energy/fakes: "nvml"
+std::string rocm_stand_in(const std::string& file);         // tests/emulator/rocm: "librccl.so.1"
 std::string content_of(const std::filesystem::path& path);  // "" if there is no such file
 
 }  // namespace kintsugi
