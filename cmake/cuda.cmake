@@ -1,6 +1,6 @@
 # The CUDA backend, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/gpu_missing.cpp replaces it
 # (hip.cmake). Included once kintsugi_engine exists. Sets KINTSUGI_CUDA_FOUND.
-set(KINTSUGI_CUDA ON CACHE STRING "The CUDA and NCCL backends: ON (where they are found), OFF or REQUIRED")
+set(KINTSUGI_CUDA ON CACHE STRING "The CUDA backend: ON (where a toolkit is found), OFF or REQUIRED")
 set(KINTSUGI_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
     "GPUs to compile for: machine code for Hopper, and PTX that newer drivers compile for the others")
 set(KINTSUGI_CUDA_FOUND FALSE)

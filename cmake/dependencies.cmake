@@ -1,5 +1,5 @@
 # Looks for everything in dependencies.txt that has to be linked. All that is missing is reported at once, with the packages that
-# hold it. Optional ones are looked for where they are used (mpi.cmake, dlib.cmake, hwloc.cmake, cuda.cmake, nccl.cmake, below for
+# hold it. Optional ones are looked for where they are used (mpi.cmake, dlib.cmake, hwloc.cmake, cuda.cmake, below for
 # SentencePiece).
 set(KINTSUGI_MISSING "")
 

@@ -53,7 +53,7 @@ if(NOT KINTSUGI_HIP_MISSING)
   set(KINTSUGI_HIP_FOUND TRUE)
 endif()
 
-# kintsugi_hip_target(NAME): a library of the objects of the HIP backend, kernels and host code.
+# kintsugi_hip_target(NAME): a library of the objects of the HIP backend, host code; NAME_KERNELS are those of the kernels.
 function(kintsugi_hip_target target)
   file(GLOB kernels CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*.cu)
   file(GLOB host CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/*.cpp ${KINTSUGI_ROOT}/src/backend/gpu/hip/*.cpp)

@@ -5,7 +5,7 @@ kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp" OPTIO
 target_sources(kintsugi_test_support PRIVATE tests/support/paths.cpp)
 target_include_directories(kintsugi_test_support PUBLIC tests)
 set_source_files_properties(tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
-  "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\";KINTSUGI_FAKES=\"${CMAKE_BINARY_DIR}/fakes\"")
+  "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\";KINTSUGI_FAKES=\"${CMAKE_BINARY_DIR}/fakes\";KINTSUGI_ROCM=\"${CMAKE_BINARY_DIR}/rocm\"")
 # Behind the flags of the engine. What is undefined in a test matters little, and looking for it takes two fifths of the time
 # of a sanitizer's build.
 add_library(kintsugi_test_flags INTERFACE)
@@ -47,6 +47,7 @@ add_dependencies(kintsugi_tests kintsugi ${fakes})
 include(GoogleTest)
 # Listing takes a second, and more where the libraries of CUDA are read from a slow file system.
 gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+include(${CMAKE_CURRENT_LIST_DIR}/rocm_stand_ins.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/emulator.cmake)
 
 # The program for AMD GPUs, whose code tests/gpu_code_test.cpp reads.
@@ -54,7 +55,8 @@ if(KINTSUGI_HIP_FOUND AND NOT KINTSUGI_SANITIZE)
   if(NOT KINTSUGI_HIP)
     kintsugi_hip_target(kintsugi_hip_backend)
   endif()
-  add_executable(kintsugi_hip src/cli/main.cpp src/cli/processor_check.cpp $<TARGET_OBJECTS:kintsugi_hip_backend>
+  file(GLOB nccl CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp)
+  add_executable(kintsugi_hip src/cli/main.cpp src/cli/processor_check.cpp ${nccl} $<TARGET_OBJECTS:kintsugi_hip_backend>
                  ${kintsugi_hip_backend_KERNELS})
   target_link_libraries(kintsugi_hip PRIVATE kintsugi_engine)
   add_dependencies(kintsugi_hip kintsugi_hip_backend_kernels)

@@ -71,8 +71,8 @@ std::string complaint(const std::string& file, const std::string& included) {
   // The planner and the costs in profiles count on the sim backend.
   const bool simulated =
       (from == "plan" || file.starts_with("backend/operation_cost.")) && backend.ends_with("/sim");
-  // Collectives run on streams of the GPU.
-  const bool on_streams = file.starts_with("comm/nccl/") && backend == "backend/gpu";
+  // Collectives run on streams of the GPU, of any vendor.
+  const bool on_streams = file.starts_with("comm/nccl/") && included == "backend/gpu/runtime.h";
   if (!backend.empty() && backend_of(file) != backend && !stand_in && !simulated && !on_streams)
     return "only cli picks a backend";
   if (from == "model" && to == "backend" && included != "backend/backend.h" &&
@@ -156,6 +156,7 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"model/stage.cpp", "backend/cpu/cpu_backend.h"},
            {"model/stage.cpp", "backend/tuning_cache.h"},
            {"model/stage.cpp", "comm/nccl/communicator.h"},
+           {"comm/nccl/watch.cpp", "backend/gpu/cuda/native.h"},
            {"optim/optimizer.cpp", "train/config/config.h"},
            {"data/sampling/blend.cpp", "model/config.h"},
            {"http/listener.cpp", "report/goodput.h"},
@@ -171,13 +172,13 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"backend/cpu/adamw.cpp", "backend/cpu/rows.h"},
            {"backend/gpu_missing.cpp", "backend/gpu/gpu_backend.h"},
            {"model/stage.cpp", "backend/backend.h"},
+           {"comm/nccl/watch.cpp", "backend/gpu/runtime.h"},
            {"train/trainer.cpp", "data/sampling/batch_loader.h"},
        })
     EXPECT_TRUE(complaint(file, included).empty()) << file << " -> " << included;
 }
 
 // Kernels and host code of GPUs are written once; only a vendor's folder has the vendor's names.
-// NCCL's names are also RCCL's.
 TEST(Architecture, CudaNamesStayInTheirFolder) {
   const std::regex name(
       "\\b(cuda[A-Z]\\w*|cublas\\w+|cudnn[A-Z]\\w*|CUDNN_\\w+|CUBLAS\\w+|__nv_\\w+|__half2?"
@@ -203,7 +204,7 @@ TEST(Architecture, CudaHeadersStayInTheirFolders) {
       "^(cuda|cublas|cudnn|nccl|nvml|nvtx|nvToolsExt|curand|cub/|thrust/"
       "|cooperative_groups|mma\\.h).*");
   for (const SourceFile& file : source_files()) {
-    if (file.name.starts_with("backend/gpu/cuda/") || file.name.starts_with("comm/nccl/")) continue;
+    if (file.name.starts_with("backend/gpu/cuda/")) continue;
     for (const char delimiter : {'<', '"'})
       for (const std::string& included : includes_of(file, delimiter))
         EXPECT_FALSE(std::regex_match(included, cuda))

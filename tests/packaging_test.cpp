@@ -99,6 +99,12 @@ TEST(Packaging, TheInstallationPageNamesEveryPackage) {
     }
 }
 
+// Libraries that the program loads at run time are in no list of what it is linked with.
+TEST(Packaging, TheInstallationPageNamesTheLibrariesThatAreLoaded) {
+  const std::string page = content_of(kRoot / "docs/install.md");
+  for (const char* name : {"libnccl2", "libnccl.so.2"}) EXPECT_THAT(page, testing::HasSubstr(name));
+}
+
 // libasan, libtsan and libubsan: what a build for make sanitize loads besides.
 bool is_of_a_sanitizer(const std::string& package) {
   return std::regex_match(package, std::regex("lib(a|l|t|ub)san[0-9]+"));
@@ -131,8 +137,7 @@ TEST(Packaging, ContainersInstallWhatTheBinaryLoads) {
   std::set<std::string> expected = {"openmpi-bin"};
   for (const std::string& package : loaded_packages())
     if (!package.empty() && !is_of_a_sanitizer(package) &&
-        package.find("cud") == std::string::npos && package.find("nccl") == std::string::npos &&
-        package != "libc6" && package != "libstdc++6" &&
+        package.find("cud") == std::string::npos && package != "libc6" && package != "libstdc++6" &&
         package != "libgcc-s1")  // of the base image, or of CUDA
       expected.insert(package == "libopenblas0-openmp" ? "libopenblas0-pthread" : package);
   for (const char* recipe : {"container/Dockerfile", "container/kintsugi.def"}) {

@@ -30,12 +30,12 @@ std::string version_text() {
       "kintsugi {} (commit {})\n"
       "compiler: {}\n"
       "backends: cpu ({}), gpu ({}), sim\n"
-      "communication: MPI ({}), NCCL ({})\n"
+      "communication: MPI ({}), {} ({})\n"
       "libraries: {}\n"
       "left out: {}",
       program_version(), program_commit(), program_compiler(), cpu_library_versions(),
       or_not_built(gpu_library_versions()), or_not_built(mpi_library_version()),
-      or_not_built(nccl_library_version()), program_libraries(),
+      nccl_library_name(), or_not_built(nccl_library_version()), program_libraries(),
       program_left_out().empty() ? "nothing" : program_left_out());
 }
 
@@ -54,7 +54,8 @@ int refuse_command_line(const std::string& text) {
 int run_command_line(int argc, char** argv) {
   CLI::App app("Kintsugi pre-trains large language models: one native binary, from text to model.",
                "kintsugi");
-  app.set_version_flag("--version", version_text(),
+  // A function: the libraries of the GPUs are not loaded by other commands.
+  app.set_version_flag("--version", version_text,
                        "Print version, commit, backends and library versions");
   app.require_subcommand(0, 1);  // no command is an error too, reported below
   app.footer(

@@ -12,6 +12,7 @@
 #include "cli/options.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
+#include "comm/nccl/nccl_world.h"
 #include "core/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -153,6 +154,7 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
   devices = make_device_world(job.world(), *backend, comm,
                               [&job](const RankFailure& failure) { job.abort(failure); });
   options.network = devices.network;
+  options.network_library = nccl_library_name();
   World& world = devices.gpus ? *devices.gpus : job.world();
   const Diagnosis diagnosis = diagnose(job.world(), world, *backend, options);
   job.together([&] {
@@ -203,7 +205,8 @@ void add_check_options(CLI::App& command, DoctorArguments& arguments) {
   add("--timeout", arguments.timeout_s,
       "A check that takes longer on a rank ends the job (default: 60 s)",
       duration(between(1, 1e6)));
-  add("--allow-sockets", arguments.allow_sockets, "Accept that NCCL uses TCP between nodes");
+  add("--allow-sockets", arguments.allow_sockets,
+      "Accept that NCCL or RCCL uses TCP between nodes");
   add("--json", arguments.json, "Write all facts and findings to this file");
   add_overwrite_option(command, arguments.overwrite);
 }

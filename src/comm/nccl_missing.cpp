@@ -1,4 +1,4 @@
-// Replaces comm/nccl/ in a binary built without CUDA or NCCL.
+// Replaces comm/nccl/ in a binary built for no GPU.
 #include "comm/nccl/nccl_world.h"
 #include "core/error.h"
 
@@ -9,12 +9,14 @@ struct NcclWorld::State {
 };
 
 bool built_with_nccl() { return false; }
+std::string nccl_library_name() { return "NCCL"; }
 std::string nccl_library_version() { return ""; }
 
 NcclWorld::NcclWorld(World& hosts, Backend&, NcclOptions) : World(hosts.place()) {
   user_error(
-      "this binary was built without NCCL, which several ranks with GPUs need: build it where CUDA "
-      "and NCCL are installed, or set device: cpu");
+      "this binary was built for no GPU: build it where a CUDA toolkit is installed, or set "
+      "device: "
+      "cpu");
 }
 NcclWorld::~NcclWorld() = default;
 

@@ -23,11 +23,11 @@ SharedLibrary::SharedLibrary(const std::filesystem::path& root, const LibraryNam
       folders.emplace_back(usual);
   std::string why;
   for (const std::string& file : names.files) {
-    if (system && load(file, why)) return;
+    if (system && load(file, names.stays_loaded, why)) return;
     for (const std::string& folder : folders) {
       const std::filesystem::path path = root / folder / file;
       std::error_code ignored;
-      if (std::filesystem::exists(path, ignored) && load(path, why)) return;
+      if (std::filesystem::exists(path, ignored) && load(path, names.stays_loaded, why)) return;
     }
   }
   if (why.empty()) failure("{} is not installed", names.files.front());
@@ -38,8 +38,8 @@ SharedLibrary::~SharedLibrary() {
   if (handle_ != nullptr) dlclose(handle_);
 }
 
-bool SharedLibrary::load(const std::filesystem::path& file, std::string& why) {
-  handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+bool SharedLibrary::load(const std::filesystem::path& file, bool stays, std::string& why) {
+  handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | (stays ? RTLD_NODELETE : 0));
   if (handle_ != nullptr) {
     name_ = file.filename().string();
     return true;

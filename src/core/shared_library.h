@@ -12,9 +12,11 @@ namespace kintsugi {
 struct LibraryNames {
   std::vector<std::string> files;         // "libnvidia-ml.so.1"; the first one found counts
   std::vector<std::string> folders = {};  // below the root, beside the usual ones: "opt/rocm/lib"
+  bool stays_loaded = false;              // until the process ends: for one that has threads
 };
 
-// A library of C functions that is loaded at run time, and closed with the object.
+// A library of C functions that is loaded at run time, and closed with the object unless it stays
+// loaded.
 class SharedLibrary {
  public:
   // With the root "/" the system's rules find it; with another root only files below that root are
@@ -40,7 +42,7 @@ class SharedLibrary {
 
  private:
   void* symbol(const char* function) const;
-  bool load(const std::filesystem::path& file, std::string& why);
+  bool load(const std::filesystem::path& file, bool stays, std::string& why);
 
   std::string name_;
   void* handle_ = nullptr;

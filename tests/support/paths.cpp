@@ -39,6 +39,8 @@ std::string fake_library(const std::string& name) {
   return KINTSUGI_FAKES "/libfake_" + name + ".so";
 }
 
+std::string rocm_stand_in(const std::string& file) { return KINTSUGI_ROCM "/" + file; }
+
 std::string content_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

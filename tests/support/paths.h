@@ -14,6 +14,7 @@ std::string kintsugi_binary();
 // Another program of the same build, such as kintsugi_emulated; "" if it was left out.
 std::string built_program(const std::string& name);
 std::string fake_library(const std::string& name);          // tests/energy/fakes: "nvml"
+std::string rocm_stand_in(const std::string& file);         // tests/emulator/rocm: "librccl.so.1"
 std::string content_of(const std::filesystem::path& path);  // "" if there is no such file
 
 }  // namespace kintsugi

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "backend/gpu/cuda/native.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -15,15 +14,15 @@ std::size_t count_of(const Tensor& x) { return static_cast<std::size_t>(x.elemen
 
 // Issues the NCCL calls of `f` as one NCCL group, so that none waits for another.
 template <class F>
-void grouped(const char* what, F&& f) {
-  check_nccl(ncclGroupStart(), "ncclGroupStart");
+void grouped(const Library& nccl, const char* what, F&& f) {
+  nccl.check(nccl.group_start(), "ncclGroupStart");
   f();
-  check_nccl(ncclGroupEnd(), what);
+  nccl.check(nccl.group_end(), what);
 }
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(const NcclContext& context, GroupInfo info, ncclComm_t comm)
+NcclCommunicator::NcclCommunicator(const NcclContext& context, GroupInfo info, Comm comm)
     : Communicator(info.name, info.host->rank(), info.host->size()),
       context_(context),
       info_(std::move(info)),
@@ -76,45 +75,42 @@ Communicator::Work NcclCommunicator::start(const Call& call) {
 }
 
 void NcclCommunicator::issue(const Call& call, const Lane& lane) {
+  const Library& nccl = *context_.nccl;
   void *to = call.destination.data(), *from = call.source.data();
   const Tensor& shard = call.kind == Collective::ReduceScatter ? call.destination : call.source;
   const std::size_t whole = count_of(call.whole());
-  const ncclDataType_t type = type_of(call.whole().dtype());
+  const ElementType type = type_of(call.whole().dtype());
+  const Reduction op = call.op == ReduceOp::Max ? Reduction::Max : Reduction::Sum;
   switch (call.kind) {
     case Collective::AllReduce:
-      return check_nccl(
-          ncclAllReduce(from, to, whole, type, call.op == ReduceOp::Max ? ncclMax : ncclSum,
-                        lane.comm, gpu::native(lane.stream)),
-          "ncclAllReduce");
+      return nccl.check(nccl.all_reduce(from, to, whole, type, op, lane.comm, lane.stream),
+                        "ncclAllReduce");
     case Collective::ReduceScatter:
-      return check_nccl(ncclReduceScatter(from, to, count_of(shard), type, ncclSum, lane.comm,
-                                          gpu::native(lane.stream)),
+      return nccl.check(nccl.reduce_scatter(from, to, count_of(shard), type, Reduction::Sum,
+                                            lane.comm, lane.stream),
                         "ncclReduceScatter");
     case Collective::AllGather:
-      return check_nccl(
-          ncclAllGather(from, to, count_of(shard), type, lane.comm, gpu::native(lane.stream)),
-          "ncclAllGather");
+      return nccl.check(nccl.all_gather(from, to, count_of(shard), type, lane.comm, lane.stream),
+                        "ncclAllGather");
     case Collective::Broadcast:
-      return check_nccl(
-          ncclBroadcast(from, to, whole, type, call.peer, lane.comm, gpu::native(lane.stream)),
-          "ncclBroadcast");
+      return nccl.check(nccl.broadcast(from, to, whole, type, call.peer, lane.comm, lane.stream),
+                        "ncclBroadcast");
     case Collective::AllToAll:
-      return grouped("an all_to_all", [&] { issue_exchange(call, lane); });
+      return grouped(nccl, "an all_to_all", [&] { issue_exchange(call, lane); });
     // On an edge's communicator the sender is rank 0, the receiver rank 1.
     case Collective::Send:
-      return check_nccl(ncclSend(from, whole, type, 1, lane.comm, gpu::native(lane.stream)),
-                        "ncclSend");
+      return nccl.check(nccl.send(from, whole, type, 1, lane.comm, lane.stream), "ncclSend");
     case Collective::Receive:
-      return check_nccl(ncclRecv(to, whole, type, 0, lane.comm, gpu::native(lane.stream)),
-                        "ncclRecv");
+      return nccl.check(nccl.recv(to, whole, type, 0, lane.comm, lane.stream), "ncclRecv");
     case Collective::Barrier:
       break;
   }
-  failure("group {}: {} is not a call of NCCL", info_.name, to_string(call.kind));
+  failure("group {}: {} is not a call of {}", info_.name, to_string(call.kind), nccl.name());
 }
 
 void NcclCommunicator::issue_exchange(const Call& call, const Lane& lane) {
-  const ncclDataType_t type = type_of(call.source.dtype());
+  const Library& nccl = *context_.nccl;
+  const ElementType type = type_of(call.source.dtype());
   const std::size_t width = size_of(call.source.dtype());
   auto* from = static_cast<std::byte*>(call.destination.data());
   const auto* to = static_cast<const std::byte*>(call.source.data());
@@ -122,10 +118,8 @@ void NcclCommunicator::issue_exchange(const Call& call, const Lane& lane) {
     const auto i = static_cast<std::size_t>(peer);
     const auto out = static_cast<std::size_t>(call.counts->sent[i]),
                in = static_cast<std::size_t>(call.counts->received[i]);
-    if (out > 0)
-      check_nccl(ncclSend(to, out, type, peer, lane.comm, gpu::native(lane.stream)), "ncclSend");
-    if (in > 0)
-      check_nccl(ncclRecv(from, in, type, peer, lane.comm, gpu::native(lane.stream)), "ncclRecv");
+    if (out > 0) nccl.check(nccl.send(to, out, type, peer, lane.comm, lane.stream), "ncclSend");
+    if (in > 0) nccl.check(nccl.recv(from, in, type, peer, lane.comm, lane.stream), "ncclRecv");
     to += out * width;
     from += in * width;
   }
@@ -158,15 +152,16 @@ void NcclCommunicator::barrier() {
 std::shared_ptr<void> NcclCommunicator::register_memory(Tensor x) {
   if (!context_.register_buffers || x.bytes() == 0) return {};
   void* handle = nullptr;
+  const auto& nccl = context_.nccl;
   Watch& watch = context_.watch;
   watch.exclusively("ncclCommRegister", lane_.get(), [&] {
-    check_nccl(ncclCommRegister(lane_->comm, x.data(), x.bytes(), &handle), "ncclCommRegister");
+    nccl->check(nccl->comm_register(lane_->comm, x.data(), x.bytes(), &handle), "ncclCommRegister");
   });
-  return {handle, [&watch, lane = lane_](void* registered) {
+  return {handle, [&watch, nccl, lane = lane_](void* registered) {
             // After a failure all communicators were aborted.
             if (registered == nullptr || watch.has_failed()) return;
             gpu::drain(lane->stream);
-            ncclCommDeregister(lane->comm, registered);
+            nccl->comm_deregister(lane->comm, registered);
           }};
 }
 
@@ -186,12 +181,13 @@ void NcclCommunicator::connect_ring() {
 // Connects all edges at once by sending one byte over each: NCCL connects two ranks with their
 // first message and blocks the host until both have called it.
 void NcclCommunicator::connect(const std::vector<Edge>& edges) {
-  constexpr std::int64_t kBytes = sizeof(ncclUniqueId);
-  std::vector<ncclUniqueId> ids(edges.size());
+  const Library& nccl = *context_.nccl;
+  constexpr std::int64_t kBytes = sizeof(UniqueId);
+  std::vector<UniqueId> ids(edges.size());
   std::vector<Work> exchanges;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const Tensor id(&ids[i], DType::U8, {kBytes});
-    if (edges[i].outgoing) check_nccl(ncclGetUniqueId(&ids[i]), "ncclGetUniqueId");
+    if (edges[i].outgoing) nccl.check(nccl.get_unique_id(&ids[i]), "ncclGetUniqueId");
     exchanges.push_back(edges[i].outgoing ? info_.host->send(id, edges[i].peer)
                                           : info_.host->receive(id, edges[i].peer));
   }
@@ -208,19 +204,18 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
     lanes.back()->label = fmt::format("{} {} {}", info_.name, edge.outgoing ? '>' : '<', edge.peer);
   }
   context_.watch.exclusively("ncclCommInitRank", lanes.front().get(), [&] {
-    grouped("ncclCommInitRank", [&] {
+    grouped(nccl, "ncclCommInitRank", [&] {
       for (std::size_t i = 0; i < edges.size(); ++i)
-        check_nccl(ncclCommInitRank(&lanes[i]->comm, 2, ids[i], edges[i].outgoing ? 0 : 1),
+        nccl.check(nccl.comm_init_rank(&lanes[i]->comm, 2, ids[i], edges[i].outgoing ? 0 : 1),
                    "ncclCommInitRank");
     });
-    grouped("a first message", [&] {
+    grouped(nccl, "a first message", [&] {
       for (std::size_t i = 0; i < edges.size(); ++i) {
         void* byte = static_cast<char*>(context_.scratch) + i;
-        check_nccl(
-            edges[i].outgoing
-                ? ncclSend(byte, 1, ncclUint8, 1, lanes[i]->comm, gpu::native(lanes[i]->stream))
-                : ncclRecv(byte, 1, ncclUint8, 0, lanes[i]->comm, gpu::native(lanes[i]->stream)),
-            "a first message");
+        nccl.check(edges[i].outgoing
+                       ? nccl.send(byte, 1, ElementType::U8, 1, lanes[i]->comm, lanes[i]->stream)
+                       : nccl.recv(byte, 1, ElementType::U8, 0, lanes[i]->comm, lanes[i]->stream),
+                   "a first message");
       }
     });
     for (const auto& lane : lanes) gpu::synchronize(lane->stream);

@@ -8,12 +8,14 @@
 
 #include "backend/backend.h"
 #include "comm/communicator.h"
+#include "comm/nccl/library.h"
 #include "comm/nccl/watch.h"
 
 namespace kintsugi::nccl {
 
 // Shared by all groups of a world.
 struct NcclContext {
+  std::shared_ptr<const Library> nccl;
   Backend& backend;
   gpu::Stream compute;  // the backend's stream
   Watch& watch;
@@ -31,7 +33,7 @@ struct GroupInfo {
 class NcclCommunicator : public Communicator {
  public:
   // Takes ownership of `comm`.
-  NcclCommunicator(const NcclContext& context, GroupInfo info, ncclComm_t comm);
+  NcclCommunicator(const NcclContext& context, GroupInfo info, Comm comm);
   ~NcclCommunicator() override;
 
   Work start(const Call& call) override;

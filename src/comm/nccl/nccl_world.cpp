@@ -33,11 +33,12 @@ void set_defaults() {
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
-// The NCCL variables of the environment: "NCCL_SOCKET_IFNAME=ib0 NCCL_NET_PLUGIN=…", or "".
+// The variables of NCCL and RCCL: "NCCL_SOCKET_IFNAME=ib0 NCCL_NET_PLUGIN=…", or "".
 std::string nccl_variables() {
   std::vector<std::string> found;
   for (char** variable = environ; *variable != nullptr; ++variable)
-    if (std::string_view(*variable).starts_with("NCCL_")) found.emplace_back(*variable);
+    for (const std::string_view prefix : {"NCCL_", "RCCL_"})
+      if (std::string_view(*variable).starts_with(prefix)) found.emplace_back(*variable);
   std::sort(found.begin(), found.end());
   std::string text;
   for (const std::string& variable : found) text += (text.empty() ? "" : " ") + variable;
@@ -84,17 +85,11 @@ class NetworkLog {
   std::filesystem::path path_;
 };
 
-std::string version_text() {
-  int version = 0;
-  check_nccl(ncclGetVersion(&version), "ncclGetVersion");
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
 void* make_scratch(const Device& device) {
   constexpr std::size_t kBytes = 256;
   gpu::select_device(device.index);
   void* const scratch = gpu::try_allocate(kBytes);
-  KINTSUGI_CHECK(scratch != nullptr, "no GPU memory is left for NCCL");
+  KINTSUGI_CHECK(scratch != nullptr, "no GPU memory is left for communication");
   gpu::set_bytes(scratch, 0, kBytes, device.stream);
   return scratch;
 }
@@ -119,6 +114,24 @@ void check_gpus(Communicator& hosts, const std::string& pci, bool share_gpu) {
   }
 }
 
+// An id for a new communicator of these ranks; all of them call it.
+UniqueId agree_on_id(const Library& nccl, Communicator& hosts) {
+  UniqueId id{};
+  if (hosts.rank() == 0) nccl.check(nccl.get_unique_id(&id), "ncclGetUniqueId");
+  hosts.wait(hosts.broadcast(Tensor(&id, DType::U8, {sizeof id}), 0));
+  return id;
+}
+
+// Whether memory is to be registered, and can be.
+bool can_register(const Library& nccl, const NcclOptions& options, int rank) {
+  if (!options.register_buffers) return false;
+  const bool can = nccl.comm_register != nullptr && nccl.comm_deregister != nullptr;
+  if (!can && rank == 0)
+    log_warning("comm.register_buffers has no effect: {} {} cannot register memory", nccl.name(),
+                nccl.version());
+  return can;
+}
+
 }  // namespace
 
 struct NcclWorld::State {
@@ -127,8 +140,10 @@ struct NcclWorld::State {
 
   void make_parent();
   void check_network(const std::optional<std::string>& network);
-  ncclComm_t split_parent(const std::string& name, int color, int key);
+  // nullptr: this rank is alone in its group.
+  Comm make_comm(Communicator& group, int color, int key);
 
+  const std::shared_ptr<const Library> nccl;
   World& hosts;
   const NcclOptions options;
   std::unique_ptr<Communicator> all;  // all ranks, for host memory
@@ -143,12 +158,13 @@ struct NcclWorld::State {
 };
 
 NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
-    : hosts(hosts),
+    : nccl(std::make_shared<const Library>(gpu::platform())),
+      hosts(hosts),
       options(std::move(given)),
       all(hosts.split("nccl", 0, hosts.rank())),
       device(backend.device()),
       scratch(make_scratch(device)),
-      watch(hosts, {.device = device.index,
+      watch(nccl, hosts, {.device = device.index,
                     .timeout_s = options.timeout_s,
                     .on_failure = options.on_failure ? options.on_failure
                                                      : [](const RankFailure& failure) {
@@ -157,9 +173,9 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
                                                        },
                     .trace = options.trace,
                     .event_time = [&backend](gpu::Event event) { return backend.event_time(event); }}),
-      context{backend, device.stream, watch, scratch,
-                   options.register_buffers} {
-  KINTSUGI_CHECK(device.stream != nullptr, "NCCL needs a backend with a GPU");
+      context{nccl, backend, device.stream, watch, scratch,
+                   can_register(*nccl, options, hosts.rank())} {
+  KINTSUGI_CHECK(device.stream != nullptr, "{} needs a backend with a GPU", nccl->name());
   check_gpus(*all, device.pci, options.share_gpu);
   set_defaults();
   const bool several_nodes = hosts.local_size() < hosts.size();
@@ -168,8 +184,9 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
   make_parent();
   const auto found = log.network();
   network = found.value_or("");
-  description = fmt::format("NCCL {}{}{}{}{}", version_text(), found ? ", network " : "", network,
-                            variables.empty() ? "" : "; ", variables);
+  description =
+      fmt::format("{} {}{}{}{}{}", nccl->name(), nccl->version(), found ? ", network " : "",
+                  network, variables.empty() ? "" : "; ", variables);
   if (several_nodes) check_network(found);
 }
 
@@ -183,14 +200,13 @@ NcclWorld::State::~State() {
 }
 
 void NcclWorld::State::make_parent() {
-  ncclUniqueId id{};
-  if (hosts.rank() == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  all->wait(all->broadcast(Tensor(&id, DType::U8, {sizeof id}), 0));
+  const UniqueId id = agree_on_id(*nccl, *all);
   std::vector<int> members(static_cast<std::size_t>(hosts.size()));
   for (int rank = 0; rank < hosts.size(); ++rank) members[static_cast<std::size_t>(rank)] = rank;
   auto lane = std::make_shared<Lane>("all", members, std::make_shared<CommunicationTimes>());
   watch.exclusively("ncclCommInitRank", lane.get(), [&] {
-    check_nccl(ncclCommInitRank(&lane->comm, hosts.size(), id, hosts.rank()), "ncclCommInitRank");
+    nccl->check(nccl->comm_init_rank(&lane->comm, hosts.size(), id, hosts.rank()),
+                "ncclCommInitRank");
   });
   watch.add(lane);
   parent = std::move(lane);
@@ -198,34 +214,46 @@ void NcclWorld::State::make_parent() {
 
 void NcclWorld::State::check_network(const std::optional<std::string>& network) {
   if (!network && hosts.rank() == 0)
-    log_warning("NCCL_DEBUG is set: whether NCCL uses TCP between nodes cannot be checked");
+    log_warning("NCCL_DEBUG is set: whether {} uses TCP between nodes cannot be checked",
+                nccl->name());
   // Ranks may use different networks. The message names the first rank that uses TCP.
   const auto networks = gather_texts(*all, network.value_or(""));
   const auto tcp = std::find(networks.begin(), networks.end(), "Socket");
   if (tcp == networks.end() || options.allow_sockets) return;
   user_error(
-      "NCCL uses TCP between nodes (rank {}): load the network plug-in of this machine "
+      "{} uses TCP between nodes (rank {}): load the network plug-in of this machine "
       "(NCCL_NET_PLUGIN, LD_LIBRARY_PATH), or set comm.allow_sockets if there is no other network",
-      tcp - networks.begin());
+      nccl->name(), tcp - networks.begin());
 }
 
 // Does not share resources with the parent: calls of groups that share them wait for each other.
-ncclComm_t NcclWorld::State::split_parent(const std::string& name, int color, int key) {
-  ncclComm_t comm = nullptr;
-  watch.exclusively("ncclCommSplit", parent.get(), [&] {
-    check_nccl(ncclCommSplit(parent->comm, color, key, &comm, nullptr), "ncclCommSplit");
-    KINTSUGI_CHECK((comm == nullptr) == (color == NCCL_SPLIT_NOCOLOR), "group {} of NCCL", name);
-  });
+Comm NcclWorld::State::make_comm(Communicator& group, int color, int key) {
+  Comm comm = nullptr;
+  const bool single = group.size() == 1;
+  if (nccl->comm_split != nullptr) {
+    watch.exclusively("ncclCommSplit", parent.get(), [&] {
+      nccl->check(nccl->comm_split(parent->comm, single ? kNoColor : color, key, &comm, nullptr),
+                  "ncclCommSplit");
+    });
+  } else if (!single) {
+    const UniqueId id = agree_on_id(*nccl, group);
+    watch.exclusively("ncclCommInitRank", parent.get(), [&] {
+      nccl->check(nccl->comm_init_rank(&comm, group.size(), id, group.rank()), "ncclCommInitRank");
+    });
+  }
+  KINTSUGI_CHECK((comm == nullptr) == single, "group {} of {}", group.name(), nccl->name());
   return comm;
 }
 
-std::string nccl_library_version() {
-  int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess) return "unknown";
-  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
-}
-
 bool built_with_nccl() { return true; }
+std::string nccl_library_name() { return library_name(gpu::platform()); }
+std::string nccl_library_version() {
+  try {
+    return Library(gpu::platform()).version();
+  } catch (const UserError&) {
+    return "not found";
+  }
+}
 
 NcclWorld::NcclWorld(World& hosts, Backend& backend, NcclOptions options)
     : World(hosts.place()), state_(std::make_unique<State>(hosts, backend, std::move(options))) {}
@@ -246,15 +274,15 @@ std::unique_ptr<Communicator> NcclWorld::split(const std::string& name, int colo
   static_assert(sizeof(int) == sizeof own);
   host.wait(host.all_gather(Tensor(info.members.data(), DType::I32, {host.size()}),
                             Tensor(&own, DType::I32, {1})));
-  const bool single = host.size() == 1;
-  const ncclComm_t comm = state_->split_parent(name, single ? NCCL_SPLIT_NOCOLOR : color, key);
-  if (single) return std::make_unique<LocalCommunicator>(name, &state_->context.backend);
+  const Comm comm = state_->make_comm(host, color, key);
+  if (comm == nullptr) return std::make_unique<LocalCommunicator>(name, &state_->context.backend);
+  const Library& nccl = *state_->nccl;
   int nccl_rank = -1, count = 0;
-  check_nccl(ncclCommUserRank(comm, &nccl_rank), "ncclCommUserRank");
-  check_nccl(ncclCommCount(comm, &count), "ncclCommCount");
+  nccl.check(nccl.comm_user_rank(comm, &nccl_rank), "ncclCommUserRank");
+  nccl.check(nccl.comm_count(comm, &count), "ncclCommCount");
   KINTSUGI_CHECK(nccl_rank == host.rank() && count == host.size(),
-                 "group {}: rank {} of {} in NCCL, {} of {} on the host", name, nccl_rank, count,
-                 host.rank(), host.size());
+                 "group {}: rank {} of {} in {}, {} of {} on the host", name, nccl_rank, count,
+                 nccl.name(), host.rank(), host.size());
   auto group = std::make_unique<NcclCommunicator>(state_->context, std::move(info), comm);
   const auto& messages = state_->options.message_groups;
   if (std::find(messages.begin(), messages.end(), name) != messages.end()) group->connect_ring();

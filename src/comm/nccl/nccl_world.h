@@ -12,9 +12,12 @@
 
 namespace kintsugi {
 
-// Whether this binary was built with NCCL.
+// Whether this binary can drive several GPUs, with the library of their vendor: NVIDIA's NCCL, or
+// AMD's RCCL, which is meant below too. The library is loaded when it is first used.
 bool built_with_nccl();
-std::string nccl_library_version();  // "2.21.5"; empty if not built
+std::string nccl_library_name();  // "NCCL" or "RCCL"
+std::string
+nccl_library_version();  // "2.21.5"; "not found" if it is not installed; empty: not built
 
 struct NcclOptions {
   // A call that has started on this GPU and takes longer is a failure.
@@ -43,8 +46,8 @@ struct NcclOptions {
 // while a graph uses it.
 class NcclWorld : public World {
  public:
-  // All ranks construct it. Throws UserError if two ranks use the same GPU, or if NCCL uses TCP
-  // between nodes. The arguments must outlive it.
+  // All ranks construct it. Throws UserError if NCCL is not installed, if two ranks use the same
+  // GPU, or if NCCL uses TCP between nodes. The arguments must outlive it.
   NcclWorld(World& hosts, Backend& backend, NcclOptions options);
   ~NcclWorld() override;
 

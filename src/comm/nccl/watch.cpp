@@ -6,34 +6,6 @@
 
 namespace kintsugi::nccl {
 
-void check_nccl(ncclResult_t status, const char* call) {
-  if (status == ncclSuccess) return;
-  const char* detail = ncclGetLastError(nullptr);
-  failure("{} failed: {}{}{}", call, ncclGetErrorString(status),
-          detail != nullptr && *detail != '\0' ? ": " : "", detail != nullptr ? detail : "");
-}
-
-ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::F64:
-      return ncclFloat64;
-    case DType::F32:
-      return ncclFloat32;
-    case DType::BF16:
-      return ncclBfloat16;
-    case DType::F16:
-      return ncclFloat16;
-    case DType::I64:
-      return ncclInt64;
-    case DType::I32:
-      return ncclInt32;
-    case DType::U8:
-    case DType::F8:  // is sent, never reduced
-      return ncclUint8;
-  }
-  return ncclUint8;
-}
-
 namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(10);
@@ -87,8 +59,9 @@ Watch::InsideScope::~InsideScope() {
   watch.inside_ = {};
 }
 
-Watch::Watch(World& hosts, Options options)
-    : rank_(hosts.rank()),
+Watch::Watch(std::shared_ptr<const Library> nccl, World& hosts, Options options)
+    : nccl_(std::move(nccl)),
+      rank_(hosts.rank()),
       options_(std::move(options)),
       roll_call_(hosts, [this] { return call_counts(); }),
       thread_([this] { work(); }) {
@@ -119,7 +92,7 @@ void Watch::remove(const std::shared_ptr<Lane>& lane) {
       const std::lock_guard lock(lanes_mutex_);
       std::erase(lanes_, lane);
     }
-    check_nccl(ncclCommDestroy(lane->comm), "ncclCommDestroy");
+    nccl_->check(nccl_->comm_destroy(lane->comm), "ncclCommDestroy");
   });
 }
 
@@ -237,19 +210,17 @@ std::optional<Watch::Problem> Watch::late_call() const {
 
 std::optional<Watch::Problem> Watch::broken_lane() const {
   for (const auto& lane : lanes()) {
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t status = ncclCommGetAsyncError(lane->comm, &state);
-    if (status == ncclSuccess) {
-      if (state == ncclSuccess || state == ncclInProgress) continue;
+    Result state = Result::Success;
+    const Result status = nccl_->comm_get_async_error(lane->comm, &state);
+    if (status == Result::Success) {
+      if (state == Result::Success || state == Result::InProgress) continue;
     } else {
       state = status;
     }
-    const char* detail = ncclGetLastError(lane->comm);
     return Problem{
-        {.text = fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}",
-                             lane->id, lane->started.load(), rank_, ncclGetErrorString(state),
-                             detail != nullptr && *detail != '\0' ? ": " : "",
-                             detail != nullptr ? detail : "")},
+        {.text = fmt::format("group {}: {} reports an error after call {} of rank {}: {}", lane->id,
+                             nccl_->name(), lane->started.load(), rank_,
+                             nccl_->describe(state, lane->comm))},
         lane->id,
         lane->started,
         lane->members};
@@ -325,11 +296,11 @@ void Watch::abort_all() {
     bool done = false;
   };
   const auto progress = std::make_shared<Progress>();
-  std::thread helper([progress, lanes = lanes(), device = options_.device] {
+  std::thread helper([progress, nccl = nccl_, lanes = lanes(), device = options_.device] {
     gpu::select_device(device);
-    ncclGroupStart();
-    for (const auto& lane : lanes) ncclCommAbort(lane->comm);
-    ncclGroupEnd();
+    nccl->group_start();
+    for (const auto& lane : lanes) nccl->comm_abort(lane->comm);
+    nccl->group_end();
     const std::lock_guard lock(progress->mutex);
     progress->done = true;
     progress->changed.notify_all();

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nccl.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -16,18 +14,13 @@
 
 #include "backend/gpu/runtime.h"
 #include "comm/communicator.h"
+#include "comm/nccl/library.h"
 #include "comm/rank_failure.h"
 #include "comm/roll_call.h"
 #include "core/collective.h"
 #include "core/trace.h"
-#include "tensor/tensor.h"
 
 namespace kintsugi::nccl {
-
-// Throws Failure with the message of NCCL.
-void check_nccl(ncclResult_t status, const char* call);
-
-ncclDataType_t type_of(DType dtype);
 
 // ---- calls in flight
 
@@ -42,7 +35,7 @@ struct Lane {
   std::string label;                                // in a trace: "dp", "pp > 3"
   const std::vector<int> members;                   // world ranks
   const std::shared_ptr<CommunicationTimes> times;  // of the group; guarded by Watch::mutex_
-  ncclComm_t comm = nullptr;
+  Comm comm = nullptr;
   // The highest priority, since other ranks wait for it.
   const gpu::Stream stream = gpu::create_stream(gpu::Priority::Highest);
   std::atomic<std::int64_t> started = 0, finished = 0;
@@ -104,7 +97,7 @@ class Watch final : private Trace::Source {
     std::function<double(gpu::Event)> event_time = {};  // with a trace
   };
   // All ranks construct it.
-  Watch(World& hosts, Options options);
+  Watch(std::shared_ptr<const Library> nccl, World& hosts, Options options);
   ~Watch() override;
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -173,6 +166,7 @@ class Watch final : private Trace::Source {
   void throw_after_error(std::unique_lock<std::mutex>& lock);
   void abort_all();
 
+  const std::shared_ptr<const Library> nccl_;
   const int rank_;
   const Options options_;
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();

@@ -170,7 +170,7 @@ class Doctor {
     add(judge_binding(ranks, options_.share_gpu));
     add(judge_devices(ranks, options_.limits, options_.expected));
     add(judge_links(ranks, options_.limits, options_.expected));
-    add(judge_network(options_.network, options_.allow_sockets));
+    add(judge_network(options_.network, options_.allow_sockets, options_.network_library));
     add(judge_directory(ranks, directory_, options_.needed_bytes, options_.wanted_bytes));
     if (options_.hosts) add(judge_hosts(ranks, options_.limits));
     std::stable_sort(diagnosis_.findings.begin(), diagnosis_.findings.end(),

@@ -28,7 +28,8 @@ struct DoctorOptions {
   LinkLoad links = {};  // only with several ranks
   bool all_reduce = true;
   bool hosts = true;                        // clocks and environment
-  std::optional<std::string> network = {};  // of NCCL; empty: not known; none: not used
+  std::optional<std::string> network = {};  // of the library; empty: not known; none: not used
+  std::string network_library = "NCCL";     // or RCCL
   bool allow_sockets = false;
   std::filesystem::path directory = {};  // or the part of it that exists; empty: not checked
   std::int64_t file_bytes = 4 << 20;

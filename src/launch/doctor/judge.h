@@ -49,8 +49,9 @@ Findings judge_links(const std::vector<RankFacts>& ranks, const DoctorLimits& li
 Findings judge_directory(const std::vector<RankFacts>& ranks, const std::string& directory,
                          double needed_bytes, double wanted_bytes);
 Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& limits);
-// `network`: what NCCL uses between nodes; empty: it does not say.
-Findings judge_network(const std::optional<std::string>& network, bool allow_sockets);
+// `network`: what `library` (NCCL or RCCL) uses between nodes; empty: it does not say.
+Findings judge_network(const std::optional<std::string>& network, bool allow_sockets,
+                       const std::string& library = "NCCL");
 
 // Whether the ranks of this rank's node have more threads than cores: their rates say nothing.
 bool oversubscribed(const std::vector<RankFacts>& ranks, const std::string& node);

@@ -106,8 +106,8 @@ Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& li
         host.shared_memory_free < kSharedMemoryPerRank * static_cast<double>(members.size()))
       findings.push_back(
           {Severity::Warning, "environment",
-           fmt::format("/dev/shm of {} has {} free for {} ranks; MPI and NCCL may fail: "
-                       "delete old files there",
+           fmt::format("/dev/shm of {} has {} free for {} ranks; MPI and NCCL or RCCL may "
+                       "fail: delete old files there",
                        name, format_bytes(host.shared_memory_free), members.size())});
     if (host.old_shared_memory > kMuchSharedMemory)
       findings.push_back(
@@ -123,18 +123,22 @@ Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& li
   return findings;
 }
 
-Findings judge_network(const std::optional<std::string>& network, bool allow_sockets) {
+Findings judge_network(const std::optional<std::string>& network, bool allow_sockets,
+                       const std::string& library) {
   if (!network) return {};
   if (network->empty())
-    return {
-        {Severity::Warning, "links",
-         "the network that NCCL uses is not known, because NCCL_DEBUG is set: unset it to check"}};
+    return {{Severity::Warning, "links",
+             fmt::format("the network that {} uses is not known, because NCCL_DEBUG is set: unset "
+                         "it to check",
+                         library)}};
   if (*network != "Socket" || allow_sockets)
-    return {{Severity::Note, "links", fmt::format("NCCL uses the network {}", *network)}};
+    return {{Severity::Note, "links", fmt::format("{} uses the network {}", library, *network)}};
   Finding finding = {
       Severity::Error, "links",
-      "NCCL uses TCP between nodes: load the network plug-in of this machine (NCCL_NET_PLUGIN, "
-      "LD_LIBRARY_PATH), or set comm.allow_sockets if there is no other network"};
+      fmt::format("{} uses TCP between nodes: load the network plug-in of this machine "
+                  "(NCCL_NET_PLUGIN, LD_LIBRARY_PATH), or set comm.allow_sockets if there is no "
+                  "other network",
+                  library)};
   finding.mistake = true;
   return {finding};
 }
