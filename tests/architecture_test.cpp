@@ -179,23 +179,33 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
 }
 
 // Kernels and host code of GPUs are written once; only a vendor's folder has the vendor's names.
-TEST(Architecture, CudaNamesStayInTheirFolder) {
-  const std::regex name(
+TEST(Architecture, VendorNamesStayInTheirFolders) {
+  // Names of CUDA, of HIP, and those that both have.
+  const std::regex cuda(
       "\\b(cuda[A-Z]\\w*|cublas\\w+|cudnn[A-Z]\\w*|CUDNN_\\w+|CUBLAS\\w+|__nv_\\w+|__half2?"
-      "|__shfl\\w+|__ballot\\w+|__\\w+_sync|__syncwarp)\\b|<<<");
-  const auto finds = [&](std::string line) {
+      "|__\\w+_sync|__syncwarp)\\b|<<<"),
+      hip("\\b(hip[A-Z]\\w*|rocblas_\\w+|hipblas\\w+|__hip\\w+|__builtin_amdgcn\\w+)\\b"),
+      both("\\b(__shfl\\w*|__ballot\\w*)\\b");
+  const auto finds = [](std::string line, const std::regex& name) {
     const auto has = [&](const char* text) { return line.find(text) != std::string::npos; };
-    if (!has("cu") && !has("CU") && !has("__") && !has("<<<")) return false;  // saves half a minute
+    if (!has("cu") && !has("CU") && !has("__") && !has("<<<") && !has("hip") && !has("roc"))
+      return false;  // saves half a minute
     line = line.substr(0, line.find("//"));
     line = std::regex_replace(line, std::regex("\"[^\"]*\""), "");
     return std::regex_search(line, name);
   };
-  EXPECT_TRUE(finds("cudaMalloc(&x, 1);") && finds("__nv_bfloat16 x;") && finds("f<<<1, 2>>>();"));
-  EXPECT_FALSE(finds("x = 1;  // cudaMalloc") || finds("std::cout << \"cudaMalloc\";"));
+  EXPECT_TRUE(finds("cudaMalloc(&x, 1);", cuda) && finds("__nv_bfloat16 x;", cuda) &&
+              finds("f<<<1, 2>>>();", cuda) && finds("hipMalloc(&x, 1);", hip) &&
+              finds("__shfl_xor(x, 1)", both));
+  EXPECT_FALSE(finds("x = 1;  // cudaMalloc", cuda) ||
+               finds("std::cout << \"cudaMalloc\";", cuda) || finds("gpu::hip::api()", hip));
   for (const SourceFile& file : source_files()) {
-    if (file.name.starts_with("backend/gpu/cuda/")) continue;
+    const bool in_cuda = file.name.starts_with("backend/gpu/cuda/"),
+               in_hip = file.name.starts_with("backend/gpu/hip/");
     for (const std::string& line : file.lines)
-      EXPECT_FALSE(finds(line)) << "src/" << file.name << ": " << line;
+      EXPECT_FALSE((!in_cuda && finds(line, cuda)) || (!in_hip && finds(line, hip)) ||
+                   (!in_cuda && !in_hip && finds(line, both)))
+          << "src/" << file.name << ": " << line;
   }
 }
 

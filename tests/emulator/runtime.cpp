@@ -116,7 +116,8 @@ Traits traits_of(int, Where) {
   return {.architecture = "emulated",
           .multiprocessors = 4,
           .memory_bytes_per_s = 0,
-          .overlaps_launches = false};
+          .overlaps_launches = false,
+          .checks_libraries = false};
 }
 
 std::string why_unsupported(int) { return ""; }

@@ -1,6 +1,7 @@
 // The whole program for AMD GPUs, with kernels that the emulator executes and stand-ins for ROCm's
 // libraries: it trains, saves, resumes and generates as the CPU backend does, and says clearly what
 // is wrong with a machine.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "support/mpirun.h"
 #include "support/paths.h"
 #include "support/program_test.h"
 
@@ -35,7 +37,8 @@ class EmulatedRun : public ProgramTest {
   }
 
   void train(const std::string& name, const std::string& model, const std::string& device,
-             const std::string& precision, int steps, const std::string& launcher = "") {
+             const std::string& precision, int steps, const std::string& launcher = "",
+             const std::string& layout = "") {
     directory_.write(
         name + ".yaml",
         fmt::format("run: {{dir: {0}, seed: 3}}\nmodel: {{{1}, vocab_size: 256, hidden_size: 32, "
@@ -43,8 +46,9 @@ class EmulatedRun : public ProgramTest {
                     "data: {{train: [{{path: corpus}}], sequence_length: 12, valid_fraction: 0}}\n"
                     "batch: {{global: 4, micro: 1}}\ndevice: {2}\n"
                     "optimizer: {{lr: 4e-3, min_lr: 1e-3, warmup_steps: 2}}\n"
-                    "train: {{steps: {4}, precision: {3}, checkpoint_every: 10}}\n",
-                    name, model, device, precision, steps));
+                    "train: {{steps: {4}, precision: {3}, checkpoint_every: 10, eval_every: 0}}\n"
+                    "preflight: {{enabled: false}}\n{5}",
+                    name, model, device, precision, steps, layout));
     if (!std::filesystem::exists(directory_ / "corpus.idx"))
       ASSERT_EQ(run("data tokenize --input text.txt --tokenizer bytes --output corpus").code, 0);
     const Outcome outcome = run_in_shell(launcher + " '" + program_ + "' train " + name + ".yaml");
@@ -106,6 +110,18 @@ TEST_P(EmulatedFamily, TrainsAsOnTheCpu) {
     train(hip, model, "hip", precision, 20);
     expect_same_losses(cpu, hip, tolerance);
   }
+}
+
+// Four ranks, each with a GPU of its own, that share matrices and layers.
+TEST_P(EmulatedFamily, TrainsOnFourRanks) {
+  if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
+  const std::string family = GetParam();
+  const std::string model =
+      "family: " + family + (family == "gpt2" || family == "bloom" ? "" : ", ffn_size: 48");
+  train("one", model, "cpu", "fp32", 6);
+  train("four", model, "hip", "fp32", 6, std::string(kOpenMpi) + "mpirun -np 4",
+        "layout: {tp: 2, pp: 2}\n");
+  expect_same_losses("one", "four", 1e-5);
 }
 
 TEST_F(EmulatedRun, ResumesAndGenerates) {

@@ -7,6 +7,7 @@
 #include "backend/gpu/gpu_backend_impl.h"
 #include "backend/gpu/libraries.h"
 #include "backend/gpu/peaks.h"
+#include "backend/gpu/self_check.h"
 #include "core/free_memory.h"
 #include "core/units.h"
 
@@ -43,7 +44,12 @@ std::unique_ptr<Backend> make_gpu_backend(const GpuOptions& options) {
   if (const std::string why = gpu::why_unsupported(options.device); !why.empty())
     user_error("{}; set device: cpu", why);
   gpu::select_device(options.device);
-  return std::make_unique<gpu::GpuBackend>(options);
+  auto backend = std::make_unique<gpu::GpuBackend>(options);
+  if (gpu::traits_of(options.device).checks_libraries)
+    if (const std::string wrong = gpu::wrong_matmul(*backend); !wrong.empty())
+      user_error("{} computes wrongly: {}; use another release of its libraries, and tell us",
+                 backend->description(), wrong);
+  return backend;
 }
 
 namespace gpu {

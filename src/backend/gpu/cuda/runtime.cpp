@@ -83,7 +83,8 @@ Traits traits_of(int device, Where where) {
           // Two transfers per clock, as in all memory of GPUs today.
           .memory_bytes_per_s =
               2e3 * of(cudaDevAttrMemoryClockRate) * (of(cudaDevAttrGlobalMemoryBusWidth) / 8),
-          .overlaps_launches = major >= 9};
+          .overlaps_launches = major >= 9,
+          .checks_libraries = false};
 }
 
 std::string why_unsupported(int device) {

@@ -22,7 +22,8 @@ constexpr std::string_view kArchitectures = KINTSUGI_HIP_ARCHITECTURES;
 constexpr std::size_t kLargestShared = std::size_t{64} << 10;  // of a block
 
 // Values of HIP's enumerations, which no release has changed.
-constexpr int kBusWidth = 59, kMemoryClock = 60, kMultiprocessors = 63;  // hipDeviceAttribute_t
+constexpr int kBusWidth = 59, kMemoryClock = 60, kMultiprocessors = 63,
+              kWaveLanes = 87;          // hipDeviceAttribute_t
 constexpr unsigned kPortable = 1;       // hipHostMallocPortable, hipHostRegisterPortable
 constexpr unsigned kNonBlocking = 1;    // hipStreamNonBlocking
 constexpr unsigned kDisableTiming = 2;  // hipEventDisableTiming
@@ -116,11 +117,16 @@ Traits traits_of(int device, Where where) {
           .multiprocessors = of(kMultiprocessors),
           // Two transfers per clock, as in all memory of GPUs today.
           .memory_bytes_per_s = 2e3 * of(kMemoryClock) * (of(kBusWidth) / 8),
-          .overlaps_launches = false};
+          .overlaps_launches = false,
+          .checks_libraries = true};
 }
 
 std::string why_unsupported(int device) {
   const std::string mine = architecture_of(device, Where::current());
+  constexpr int kLanes = 64;
+  if (const int lanes = attribute(kWaveLanes, device, Where::current()); lanes != kLanes)
+    return fmt::format("{} ({}) has waves of {} lanes, and the kernels are made for {}",
+                       device_at(device).name, mine, lanes, kLanes);
   std::string_view rest = kArchitectures;
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find(' '), rest.size());

@@ -24,8 +24,9 @@ struct BlockSize {
   static constexpr bool kSmall = kSharedBytes < (std::size_t{200} << 10);
   static constexpr int kStages = kSmall ? (kWide ? 2 : 4) : (kWide ? 4 : 16);
 };
-constexpr int kWideRegisters = 40;  // two wide blocks need more registers than there are
-constexpr int kWideColumns = 17;    // columns per block from which it is wide
+// Two wide blocks need more registers than there are. Not every platform can be told.
+[[maybe_unused]] constexpr int kWideRegisters = 40;
+constexpr int kWideColumns = 17;  // columns per block from which it is wide
 
 template <class T, class C>
 struct FewRows {

@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(256)
   if (tile.tokens == 0 || first == last) return;
   const int head = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   if (d >= p.dim) return;
-  const auto power = [base2](A x) {
+  const auto power = [=](A x) {
     if constexpr (std::is_same_v<A, float>) {
       return base2 ? exp2f(x) : expf(x);
     } else {
