@@ -7,6 +7,7 @@ namespace {
 enum class Packing {
   Separate,  // three buffers
   Joined,    // one buffer, rows [q | k | v]
+  Odd,       // the same with one more element per row, so that rows start at any address
   PerHead,   // one buffer, rows of heads [q k v]; as many key heads as heads
   Cache,     // k and v are the first rows of longer buffers
 };
@@ -44,7 +45,8 @@ class AttentionTest : public OperationTest {
       return {all.part(3, 0, c.dim), all.part(3, c.dim, c.dim), all.part(3, 2 * c.dim, c.dim)};
     }
     const std::int64_t q_width = c.heads * c.dim, kv_width = c.kv_heads * c.dim;
-    const Tensor all = buffer(type(), {c.batch, c.keys, q_width + 2 * kv_width});
+    const Tensor all =
+        buffer(type(), {c.batch, c.keys, q_width + 2 * kv_width + (c.packing == Packing::Odd)});
     return {all.part(2, 0, q_width).split_last(c.dim),
             all.part(2, q_width, kv_width).split_last(c.dim),
             all.part(2, q_width + kv_width, kv_width).split_last(c.dim)};
@@ -132,7 +134,18 @@ TEST_P(AttentionTest, SequencesAndHeads) {
 TEST_P(AttentionTest, PackedBuffers) {
   check({2, 33, 33, 6, 2, 20, Packing::Joined});
   check({1, 130, 130, 3, 1, 64, Packing::Joined});
+  check({1, 35, 35, 2, 1, 16, Packing::Odd});
   check({2, 70, 70, 5, 5, 8, Packing::PerHead, true});
+}
+
+// Heads and sequences that end at, before and behind the borders of the tiles of matrix units.
+TEST_P(AttentionTest, TileBorders) {
+  for (const std::int64_t tokens : {15, 16, 31, 33, 63, 64, 65, 127, 128, 129})
+    check({1, tokens, tokens, 1, 1, 16});
+  for (const std::int64_t dim : {8, 24, 72, 96, 104, 136, 256}) check({1, 33, 65, 2, 1, dim});
+  check({1, 129, 193, 2, 1, 96, Packing::Cache, true, true, 64});
+  check({1, 64, 256, 2, 2, 16, Packing::Cache, false, false, 128});
+  check({1, 65, 65, 4, 1, 256, Packing::Joined, true, true, 33});
 }
 
 TEST_P(AttentionTest, Alibi) {

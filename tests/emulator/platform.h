@@ -18,7 +18,8 @@ namespace kintsugi::gpu {
 
 // AMD's GPUs have 64 KiB.
 inline constexpr std::size_t kSharedBytes = std::size_t{emulator::kWave == 64 ? 64 : 227} << 10;
-inline constexpr bool kHasMma = emulator::kWave == 32;
+inline constexpr MatrixUnit kMatrixUnit =
+    emulator::kWave == 64 ? MatrixUnit::Mfma : MatrixUnit::Mma;
 
 // ---- types: those of the CPU backend, which have the same bits
 using Bf16 = bf16;
@@ -43,6 +44,7 @@ unsigned pack_pair(float low, float high) {
 inline unsigned max_pairs(unsigned a, unsigned b) { return __vmaxu2(a, b); }
 
 inline float fast_exp(float x) { return std::exp(x); }
+inline float fast_exp2(float x) { return std::exp2(x); }
 inline float fast_divide(float a, float b) { return a / b; }
 
 // ---- memory
@@ -63,6 +65,11 @@ T shuffle(T x, int lane, Where where = Where::current()) {
 template <class T>
 T shuffle_xor(T x, int mask, Where where = Where::current()) {
   return emulator::shuffle_xor(x, mask, emulator::kTeam, where);
+}
+// Of the threads of a wave.
+template <class T>
+T shuffle_wave_xor(T x, int mask, Where where = Where::current()) {
+  return emulator::shuffle_xor(x, mask, emulator::kWave, where);
 }
 template <class T>
 T shuffle_up(T x, int by, Where where = Where::current()) {
@@ -112,6 +119,16 @@ template <class T>
 void multiply_add(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                   unsigned b1, Where where = Where::current()) {
   emulator::mma_m16n8k16(d, {a0, a1, a2, a3}, {b0, b1}, std::is_same_v<T, Bf16>, where);
+}
+// d (16, 16) += a (16, 16) b (16, 16), in the fragments of MFMA 16x16x16
+template <class T>
+void multiply_add(float (&d)[4], const std::uint16_t (&a)[4], const std::uint16_t (&b)[4],
+                  Where where = Where::current()) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    emulator::mfma_16x16x16_bf16(d, a, b, where);
+  } else {
+    emulator::mfma_16x16x16_f16(d, a, b, where);
+  }
 }
 inline void load_matrices(unsigned (&m)[4], const void* address, Where where = Where::current()) {
   emulator::ldmatrix_x4(m, address, false, where);

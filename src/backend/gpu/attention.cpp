@@ -35,6 +35,10 @@ void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const T
                  "attention: document_start is {}", to_string(options.document_start.shape()));
 }
 
+MatrixUnits matrix_units(AttentionChoice choice) {
+  return choice == AttentionChoice::Scalar ? MatrixUnits::Avoid : MatrixUnits::Use;
+}
+
 }  // namespace
 
 struct Attention::State {
@@ -59,15 +63,14 @@ Attention::Attention() : state_(std::make_unique<State>()) {}
 Attention::Attention(Workspace& scratch) : Attention() { state_->shared = &scratch; }
 Attention::~Attention() = default;
 
-// Training in 16 bits without the library's fused kernels is several times slower: tells the user
-// why.
+// Training in 16 bits is slower without the library's fused kernels: tells the user why.
 void Attention::warn_if_slow(const Tensor& q) {
   constexpr std::int64_t kNoticeable = 1024;  // fewer tokens are fast enough anyway
-  if (warned_ || choice_ == AttentionChoice::Portable || size_of(q.dtype()) != 2 ||
+  if (warned_ || own_kernels() || size_of(q.dtype()) != 2 ||
       q.extent(0) * q.extent(1) < kNoticeable)
     return;
   warned_ = true;
-  log_warning("attention runs on the portable kernel, which is slow: {}",
+  log_warning("attention runs on the portable kernel, which is slower: {}",
               state_->fused.last_reason());
 }
 
@@ -75,7 +78,7 @@ void Attention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                         const AttentionOptions& options, Stream stream) {
   check_shapes(out, lse, q, k, v, options);
   if (q.elements() == 0) return;
-  if (choice_ != AttentionChoice::Portable) {
+  if (!own_kernels()) {
     const AttentionCall call{out, lse, q, k, v, {}, {}, {}, {}, options, deterministic_};
     if (const AttentionPlan* plan = state_->fused.forward_plan(call, stream)) {
       state_->fused.run_forward(*plan, call, state_->scratch(scratch_bytes(*plan), stream), stream);
@@ -87,7 +90,7 @@ void Attention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
     if (choice_ == AttentionChoice::Fused) failure("{}", state_->fused.last_reason());
   }
   warn_if_slow(q);
-  flash_forward(out, lse, q, k, v, options, stream);
+  flash_forward(out, lse, q, k, v, options, matrix_units(choice_), stream);
   last_kernel_ = "portable";
 }
 
@@ -99,7 +102,7 @@ void Attention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor ou
                  "attention: gradients {}, {}, {} of {}", to_string(dq.shape()),
                  to_string(dk.shape()), to_string(dv.shape()), to_string(q.shape()));
   if (q.elements() == 0 && k.elements() == 0) return;
-  if (choice_ != AttentionChoice::Portable) {
+  if (!own_kernels()) {
     const AttentionCall call{out, lse, q, k, v, dq, dk, dv, dout, options, deterministic_};
     if (const AttentionPlan* plan = state_->fused.backward_plan(call, stream)) {
       state_->fused.run_backward(*plan, call, state_->scratch(scratch_bytes(*plan), stream),
@@ -111,7 +114,8 @@ void Attention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor ou
   }
   warn_if_slow(q);
   void* row_sum = state_->scratch(flash_backward_scratch_bytes(q), stream);
-  flash_backward(dq, dk, dv, dout, out, lse, q, k, v, options, row_sum, stream);
+  flash_backward(dq, dk, dv, dout, out, lse, q, k, v, options, matrix_units(choice_), row_sum,
+                 stream);
   last_kernel_ = "portable";
 }
 

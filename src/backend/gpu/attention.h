@@ -13,8 +13,8 @@ namespace kintsugi::gpu {
 class Workspace;
 
 // Auto uses the library's fused kernels where they exist and our own ("portable") elsewhere. The
-// others force one of the two, for tests.
-enum class AttentionChoice { Auto, Fused, Portable };
+// others force one of the two, for tests. Scalar: our own, without the matrix units.
+enum class AttentionChoice { Auto, Fused, Portable, Scalar };
 
 // Attention of the GPU backend. The first call with new shapes builds a plan and may allocate
 // device memory; later calls only launch kernels, so that they can be captured in a graph.
@@ -42,6 +42,9 @@ class Attention {
   const std::vector<std::string>& refusals() const;
 
  private:
+  bool own_kernels() const {
+    return choice_ == AttentionChoice::Portable || choice_ == AttentionChoice::Scalar;
+  }
   void warn_if_slow(const Tensor& q);
   bool warned_ = false;
   struct State;

@@ -31,12 +31,14 @@ bool matmul_few_rows(const Context& context, const Tensor& c, const Tensor& a, c
 
 // Attention by our own kernels: every floating-point type, any head size up to 256, any number of
 // queries and keys. Deterministic. The arguments are those of Backend's attention operations.
+// 16-bit heads are computed on the matrix units if these are used: see matrix_attention_forward().
+enum class MatrixUnits { Use, Avoid };
 void flash_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
-                   const AttentionOptions& options, Stream stream);
+                   const AttentionOptions& options, MatrixUnits units, Stream stream);
 // scratch: flash_backward_scratch_bytes(q) bytes of device memory
 void flash_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                    Tensor k, Tensor v, const AttentionOptions& options, void* scratch,
-                    Stream stream);
+                    Tensor k, Tensor v, const AttentionOptions& options, MatrixUnits units,
+                    void* scratch, Stream stream);
 std::size_t flash_backward_scratch_bytes(const Tensor& q);
 
 // Sets out to 0 and lse to -infinity for queries that see no key: document_start (batch, queries)

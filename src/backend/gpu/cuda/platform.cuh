@@ -18,7 +18,7 @@ namespace kintsugi::gpu {
 
 // The shared memory that kernels plan with, of a block.
 inline constexpr std::size_t kSharedBytes = std::size_t{227} << 10;
-inline constexpr bool kHasMma = true;  // multiply_add and its fragments, below
+inline constexpr MatrixUnit kMatrixUnit = MatrixUnit::Mma;
 
 // ---- types
 using Bf16 = __nv_bfloat16;
@@ -52,6 +52,12 @@ __device__ inline unsigned max_pairs(unsigned a, unsigned b) { return __vmaxu2(a
 
 // ---- maths with an error of a few units in the last place
 __device__ inline float fast_exp(float x) { return __expf(x); }
+// 2^x; subnormal results are 0.
+__device__ inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ inline float fast_divide(float a, float b) { return __fdividef(a, b); }
 
 // ---- memory
@@ -78,6 +84,11 @@ __device__ inline T shuffle(T x, int lane) {
 template <class T>
 __device__ inline T shuffle_xor(T x, int mask) {
   return __shfl_xor_sync(~0u, x, mask);
+}
+// Of the threads of a wave, which is a team here.
+template <class T>
+__device__ inline T shuffle_wave_xor(T x, int mask) {
+  return shuffle_xor(x, mask);
 }
 template <class T>
 __device__ inline T shuffle_up(T x, int by) {

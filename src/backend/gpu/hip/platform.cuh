@@ -17,8 +17,7 @@
 namespace kintsugi::gpu {
 
 inline constexpr std::size_t kSharedBytes = std::size_t{64} << 10;
-// The fragments of mma.m16n8k16 are those of NVIDIA's GPUs.
-inline constexpr bool kHasMma = false;
+inline constexpr MatrixUnit kMatrixUnit = MatrixUnit::Mfma;
 
 // ---- types
 struct Bf16 {
@@ -79,6 +78,7 @@ __device__ inline unsigned max_pairs(unsigned a, unsigned b) {
 
 // ---- maths
 __device__ inline float fast_exp(float x) { return __expf(x); }
+__device__ inline float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 __device__ inline float fast_divide(float a, float b) { return __fdividef(a, b); }
 
 // ---- memory
@@ -104,6 +104,10 @@ __device__ inline T shuffle(T x, int lane) {
 template <class T>
 __device__ inline T shuffle_xor(T x, int mask) {
   return __shfl_xor(x, mask, 32);
+}
+template <class T>
+__device__ inline T shuffle_wave_xor(T x, int mask) {
+  return __shfl_xor(x, mask, 64);
 }
 template <class T>
 __device__ inline T shuffle_up(T x, int by) {
@@ -148,7 +152,24 @@ __device__ inline void commit_copies() {}
 template <int kLeft>
 __device__ inline void wait_for_copies() {}
 
-// ---- matrices in the fragments of mma.m16n8k16: none (kHasMma)
+// ---- matrices
+template <class T>
+__device__ inline void multiply_add(float (&d)[4], const std::uint16_t (&a)[4],
+                                    const std::uint16_t (&b)[4]) {
+  using Sums = float __attribute__((ext_vector_type(4)));
+  using Bits = short __attribute__((ext_vector_type(4)));
+  using Halves = _Float16 __attribute__((ext_vector_type(4)));
+  const Sums c = {d[0], d[1], d[2], d[3]};
+  Sums sums;
+  if constexpr (std::is_same_v<T, Half>)
+    sums = __builtin_amdgcn_mfma_f32_16x16x16f16(std::bit_cast<Halves>(a), std::bit_cast<Halves>(b),
+                                                 c, 0, 0, 0);
+  else
+    sums = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(std::bit_cast<Bits>(a), std::bit_cast<Bits>(b),
+                                                     c, 0, 0, 0);
+  for (int i = 0; i < 4; ++i) d[i] = sums[i];
+}
+// Of mma.m16n8k16, for kernels that are never made here.
 template <class T>
 __device__ void multiply_add(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                              unsigned b0, unsigned b1);

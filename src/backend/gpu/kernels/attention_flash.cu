@@ -1,50 +1,20 @@
-// Tiled attention with an online softmax; the (queries, keys) matrix is never stored. A block of 16
-// x 16 threads processes square tiles of scores: thread (ty, tx) owns the rows ty, ty + 16, … and
-// the columns tx, tx + 16, … of every tile, so that a row belongs to half a warp. Heads are padded
-// with zeros to kDim. There are no atomics: gradients of k and v are summed by the block that owns
-// the keys, gradients of q by the block that owns the queries.
+// Tiled attention with an online softmax; the (queries, keys) matrix is never stored. 16-bit heads
+// go to the matrix units where these compute them (attention_matrix_*.cu); the kernels here are for
+// all others, in the arithmetic of their accumulators. A block of 16 x 16 threads processes square
+// tiles of scores: thread (ty, tx) owns the rows ty, ty + 16, … and the columns tx, tx + 16, … of
+// every tile, so that a row belongs to half a warp. Heads are padded with zeros to kDim. There are
+// no atomics: gradients of k and v are summed by the block that owns the keys, gradients of q by
+// the block that owns the queries.
 #include <limits>
 
-#include "backend/attention_mask.h"
-#include "backend/gpu/common.h"
 #include "backend/gpu/kernels.h"
-#include "backend/gpu/kernels/device.cuh"
-#include "backend/gpu/kernels/launch.cuh"
+#include "backend/gpu/kernels/attention.cuh"
 
 namespace kintsugi::gpu {
 namespace {
 
 constexpr int kSide = 16;
 constexpr int kThreads = kSide * kSide;
-
-// A (batch, positions, heads, dim) tensor.
-template <class T>
-struct Heads {
-  T* data;
-  std::int64_t batch, position, head;  // strides
-
-  __device__ T* row(int b, int p, int h) const {
-    return data + b * batch + p * position + h * head;
-  }
-};
-
-struct Sizes {
-  int heads, kv_heads, queries, keys, dim;
-  AttentionMask mask;
-  double scale;
-  const float* slopes;         // (heads) or nullptr
-  const std::int32_t* starts;  // (batch, queries) or nullptr
-  std::int64_t start_stride;
-};
-
-// A (batch, heads, queries) tensor.
-template <class A>
-struct Rows {
-  A* data;
-  std::int64_t batch, head;  // strides
-
-  __device__ A* of(int b, int h) const { return data + b * batch + h * head; }
-};
 
 // Rows have kTile + 1 or kDim + 1 elements, so that accesses along a column use different banks.
 template <class A, int kTile>
@@ -65,37 +35,6 @@ __device__ void load_tile(HeadTile<A, kTile, kDim>& tile, const Heads<T>& x, int
     tile.value[r][d] = first + r < rows && d < dim ? up(x.row(b, first + r, h)[d]) : A(0);
   }
 }
-
-// Keys [begin, end).
-struct KeyRange {
-  int begin, end;
-  __device__ bool has(int key) const { return key >= begin && key < end; }
-};
-
-// The keys that the queries of a sequence see.
-struct Visible {
-  __device__ Visible(const Sizes& sizes, int b)
-      : mask(sizes.mask), starts(sizes.starts ? sizes.starts + b * sizes.start_stride : nullptr) {}
-
-  __device__ int begin(int query) const {
-    const int begin = static_cast<int>(mask.begin(query));
-    return starts ? max(begin, starts[query]) : begin;
-  }
-  __device__ int end(int query) const { return static_cast<int>(mask.end(query)); }
-  // The keys that a query sees; empty for a row of a tile beyond the last query.
-  __device__ KeyRange keys(int query) const {
-    return query < mask.queries ? KeyRange{begin(query), end(query)} : KeyRange{0, 0};
-  }
-  // A range that contains every key that any of the queries [first, last) sees.
-  __device__ KeyRange keys(int first, int last) const {
-    int least = begin(first);
-    for (int query = first + 1; starts && query < last; ++query) least = min(least, begin(query));
-    return {least, end(last - 1)};
-  }
-
-  const AttentionMask& mask;
-  const std::int32_t* starts;
-};
 
 // The ALiBi bias of a key.
 template <class A>
@@ -194,7 +133,6 @@ __global__ void __launch_bounds__(kThreads)
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
   const int b = blockIdx.z, h = blockIdx.y, kv_h = h / (sizes.heads / sizes.kv_heads);
   const int query0 = (gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
-  const int query_end = min(sizes.queries, query0 + kTile);
   const Visible visible(sizes, b);
   const A scale = static_cast<A>(sizes.scale);
   const A slope = sizes.slopes ? static_cast<A>(sizes.slopes[h]) : A(0);
@@ -208,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
     total[i] = A(0);
   }
 
-  const KeyRange keys = visible.keys(query0, query_end);
+  const KeyRange keys = visible.span(query0, kTile).any;
   for (int key0 = keys.begin / kTile * kTile; key0 < keys.end; key0 += kTile) {
     __syncthreads();  // the previous tile is no longer read
     load_tile<kTile, kDim>(shared.kv, k, b, kv_h, key0, sizes.keys, sizes.dim);
@@ -321,7 +259,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int query0 = first_query; query0 < sizes.queries; query0 += kTile) {
       // The tile is before the window of this and all later queries, or in other documents.
       if (visible.mask.begin(query0) >= key0 + kTile) break;
-      if (visible.keys(query0, min(sizes.queries, query0 + kTile)).begin >= key0 + kTile) continue;
+      if (!visible.span(query0, kTile).sees(key0, key0 + kTile)) continue;
       __syncthreads();  // the previous tile is no longer read
       load_tile<kTile, kDim>(shared.q, q, b, h, query0, sizes.queries, sizes.dim);
       load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.dim);
@@ -372,7 +310,6 @@ __global__ void __launch_bounds__(kThreads)
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
   const int b = blockIdx.z, h = blockIdx.y, kv_h = h / (sizes.heads / sizes.kv_heads);
   const int query0 = (gridDim.x - 1 - blockIdx.x) * kTile;
-  const int query_end = min(sizes.queries, query0 + kTile);
   const Visible visible(sizes, b);
   const A scale = static_cast<A>(sizes.scale);
   const A slope = sizes.slopes ? static_cast<A>(sizes.slopes[h]) : A(0);
@@ -383,7 +320,7 @@ __global__ void __launch_bounds__(kThreads)
   load_rows<kTile>(shared.row_sum, row_sum.of(b, h), query0, sizes.queries);
   A dq_sum[kOwn][kDim / kSide] = {};
 
-  const KeyRange keys = visible.keys(query0, query_end);
+  const KeyRange keys = visible.span(query0, kTile).any;
   for (int key0 = keys.begin / kTile * kTile; key0 < keys.end; key0 += kTile) {
     __syncthreads();
     load_tile<kTile, kDim>(shared.k, k, b, kv_h, key0, sizes.keys, sizes.dim);
@@ -436,17 +373,28 @@ constexpr int kBackwardTile = fitting_tile<BackwardShared, A, kDim,
                                                                            : 16)
                                                           : (kDim <= 64 ? 32 : 16)>();
 
-template <class T>
-Heads<T> heads_of(const Tensor& x) {
-  return {data_of<std::remove_const_t<T>>(x), x.stride(0), x.stride(1), x.stride(2)};
+// Calls f.template operator()<T, kDim>()
+template <class F>
+void visit_kernel(const Tensor& q, F&& f) {
+  visit_device_float(q.dtype(), [&]<class T>() {
+    if (q.extent(3) <= 64)
+      f.template operator()<T, 64>();
+    else if (q.extent(3) <= 128)
+      f.template operator()<T, 128>();
+    else
+      f.template operator()<T, 256>();
+  });
 }
 
-template <class A>
-Rows<A> rows_of_heads(const Tensor& x) {
-  return {data_of<std::remove_const_t<A>>(x), x.stride(0), x.stride(1)};
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 blocks, std::size_t shared_bytes, Stream stream,
+            Arguments... arguments) {
+  launch_attention(kernel, blocks, kThreads, shared_bytes, stream, arguments...);
 }
 
-Sizes sizes_of(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+}  // namespace
+
+Sizes attention_sizes(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
   const auto extent = [](const Tensor& x, int i) { return static_cast<int>(x.extent(i)); };
   KINTSUGI_CHECK(q.extent(3) <= 256, "attention heads have {} elements; the maximum is 256",
                  q.extent(3));
@@ -470,40 +418,15 @@ Sizes sizes_of(const Tensor& q, const Tensor& k, const AttentionOptions& options
   return sizes;
 }
 
-// Calls f.template operator()<T, kDim>()
-template <class F>
-void visit_kernel(const Tensor& q, F&& f) {
-  visit_device_float(q.dtype(), [&]<class T>() {
-    if (q.extent(3) <= 64)
-      f.template operator()<T, 64>();
-    else if (q.extent(3) <= 128)
-      f.template operator()<T, 128>();
-    else
-      f.template operator()<T, 256>();
-  });
-}
-
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 blocks, std::size_t shared_bytes, Stream stream,
-            Arguments... arguments) {
-  if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes);
-  launch_kernel(stream, kernel, blocks, kThreads, shared_bytes, arguments...);
-}
-
-dim3 blocks_of(std::int64_t positions, int tile, std::int64_t heads, std::int64_t batch) {
-  return dim3(static_cast<unsigned>(ceil_div<std::int64_t>(positions, tile)),
-              static_cast<unsigned>(heads), static_cast<unsigned>(batch));
-}
-
-}  // namespace
-
 void flash_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
-                   const AttentionOptions& options, Stream stream) {
-  const Sizes sizes = sizes_of(q, k, options);
+                   const AttentionOptions& options, MatrixUnits units, Stream stream) {
+  if (units == MatrixUnits::Use && matrix_attention_forward(out, lse, q, k, v, options, stream))
+    return;
+  const Sizes sizes = attention_sizes(q, k, options);
   visit_kernel(q, [&]<class T, int kDim>() {
     constexpr int kTile = kForwardTile<Acc<T>, kDim>;
-    launch(forward_kernel<T, kTile, kDim>, blocks_of(q.extent(1), kTile, q.extent(2), q.extent(0)),
+    launch(forward_kernel<T, kTile, kDim>,
+           attention_blocks(q.extent(1), kTile, q.extent(2), q.extent(0)),
            sizeof(ForwardShared<Acc<T>, kTile, kDim>), stream, heads_of<T>(out),
            rows_of_heads<Acc<T>>(lse), heads_of<const T>(q), heads_of<const T>(k),
            heads_of<const T>(v), sizes);
@@ -516,9 +439,13 @@ std::size_t flash_backward_scratch_bytes(const Tensor& q) {
 }
 
 void flash_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                    Tensor k, Tensor v, const AttentionOptions& options, void* scratch,
-                    Stream stream) {
-  const Sizes sizes = sizes_of(q, k, options);
+                    Tensor k, Tensor v, const AttentionOptions& options, MatrixUnits units,
+                    void* scratch, Stream stream) {
+  if (units == MatrixUnits::Use &&
+      matrix_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, options,
+                                static_cast<float*>(scratch), stream))
+    return;
+  const Sizes sizes = attention_sizes(q, k, options);
   visit_kernel(q, [&]<class T, int kDim>() {
     using A = Acc<T>;
     constexpr int kTile = kBackwardTile<A, kDim>;
@@ -526,14 +453,15 @@ void flash_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Te
     const Rows<A> row_sum{static_cast<A*>(scratch), q.extent(2) * q.extent(1), q.extent(1)};
     const Rows<const A> row_sum_in{row_sum.data, row_sum.batch, row_sum.head};
     const Rows<const A> lse_in = rows_of_heads<const A>(lse);
-    launch(row_sum_kernel<T>, blocks_of(q.extent(1), kThreads / 32, q.extent(2), q.extent(0)), 0,
-           stream, row_sum, heads_of<const T>(dout), heads_of<const T>(out), sizes);
+    launch(row_sum_kernel<T>,
+           attention_blocks(q.extent(1), kThreads / 32, q.extent(2), q.extent(0)), 0, stream,
+           row_sum, heads_of<const T>(dout), heads_of<const T>(out), sizes);
     launch(key_gradient_kernel<T, kTile, kDim>,
-           blocks_of(k.extent(1), kTile, k.extent(2), q.extent(0)), kSharedBytes, stream,
+           attention_blocks(k.extent(1), kTile, k.extent(2), q.extent(0)), kSharedBytes, stream,
            heads_of<T>(dk), heads_of<T>(dv), heads_of<const T>(dout), lse_in, row_sum_in,
            heads_of<const T>(q), heads_of<const T>(k), heads_of<const T>(v), sizes);
     launch(query_gradient_kernel<T, kTile, kDim>,
-           blocks_of(q.extent(1), kTile, q.extent(2), q.extent(0)), kSharedBytes, stream,
+           attention_blocks(q.extent(1), kTile, q.extent(2), q.extent(0)), kSharedBytes, stream,
            heads_of<T>(dq), heads_of<const T>(dout), lse_in, row_sum_in, heads_of<const T>(q),
            heads_of<const T>(k), heads_of<const T>(v), sizes);
   });

@@ -146,7 +146,7 @@ bool visit_paged_tensor_cores(const Tensor& q, F&& f) {
         return false;
     }
   };
-  if constexpr (kHasMma) {
+  if constexpr (kMatrixUnit == MatrixUnit::Mma) {
     if (q.dtype() == DType::BF16) return with_type.template operator()<Bf16>();
     if (q.dtype() == DType::F16) return with_type.template operator()<Half>();
   }

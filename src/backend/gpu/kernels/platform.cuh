@@ -8,7 +8,11 @@
 // A team is 32 threads that exchange values: a warp of NVIDIA's GPUs, half a wave of AMD's.
 namespace kintsugi::gpu {
 inline constexpr int kTeam = 32;
-}
+
+// The matrix instructions of a platform, named by its kMatrixUnit: mma of NVIDIA's GPUs, by a warp;
+// MFMA of AMD's, by a wave of 64 threads.
+enum class MatrixUnit { Mma, Mfma };
+}  // namespace kintsugi::gpu
 
 #if defined(KINTSUGI_EMULATED_GPU)
 #include KINTSUGI_EMULATED_GPU
