@@ -107,7 +107,7 @@ struct QueryTiles {
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(KeyShape<T, kDim>::kThreads)
+__global__ void __launch_bounds__((KeyShape<T, kDim>::kThreads))
     key_gradient_kernel(Heads<T> dk, Heads<T> dv, Heads<const T> dout, Rows<const float> lse,
                         Rows<const float> row_sum, Heads<const T> q, Heads<const T> k,
                         Heads<const T> v, Sizes sizes) {
@@ -224,7 +224,7 @@ struct QueryShape {
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads)
+__global__ void __launch_bounds__((QueryShape<T, kDim>::kThreads))
     query_gradient_kernel(Heads<T> dq, Heads<const T> dout, Rows<const float> lse,
                           Rows<const float> row_sum, Heads<const T> q, Heads<const T> k,
                           Heads<const T> v, Sizes sizes) {

@@ -73,7 +73,7 @@ struct ForwardRows {
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(ForwardShape<T, kDim>::kThreads)
+__global__ void __launch_bounds__((ForwardShape<T, kDim>::kThreads))
     forward_kernel(Heads<T> out, Rows<float> lse, Heads<const T> q, Heads<const T> k,
                    Heads<const T> v, Sizes sizes) {
   using Shape = ForwardShape<T, kDim>;
