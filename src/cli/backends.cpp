@@ -86,8 +86,8 @@ std::optional<bool> drives_gpus(GpuVendor vendor) {
 
 std::string why_undriven(GpuVendor vendor) {
   if (drives_gpus(vendor).value_or(true)) return "";
-  return vendor == GpuVendor::Amd ? "it has no backend for them"
-                                  : "it was built without CUDA (docs/install.md)";
+  return fmt::format("it was built without {} (docs/install.md)",
+                     vendor == GpuVendor::Amd ? "HIP" : "CUDA");
 }
 
 std::string why_undriven(const Machine& machine) {

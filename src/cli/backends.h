@@ -20,8 +20,8 @@ DeviceChoice device_in_use(DeviceChoice device);
 
 // Whether this build computes on the GPUs of `vendor`; empty: the vendor is not known.
 std::optional<bool> drives_gpus(GpuVendor vendor);
-// Why it does not: "it has no backend for them", or about a machine "this program cannot use the
-// GPUs of …: it has …". Empty: it does, or that is not known.
+// Why it does not: "it was built without HIP …", or about a machine "this program cannot use the
+// GPUs of …: it was …". Empty: it does, or that is not known.
 std::string why_undriven(GpuVendor vendor);
 std::string why_undriven(const Machine& machine);
 std::string_view name_of(GpuVendor vendor);  // "NVIDIA"

@@ -116,6 +116,9 @@ DoctorOptions options_of(const DoctorArguments& arguments, const std::optional<R
   options.directory = !arguments.directory.empty() ? arguments.directory
                       : config                     ? config->run.dir
                                                    : "";
+  const DeviceChoice device =
+      config ? config->device : YamlScalar<DeviceChoice>::parse(arguments.device);
+  if (device != DeviceChoice::Cpu) options.undriven_amd = why_undriven(GpuVendor::Amd);
   options.budget_s = arguments.seconds;
   options.limit_s = arguments.timeout_s;
   if (config && job.world().rank() == 0) expect_checkpoints(*config, options);

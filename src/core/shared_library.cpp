@@ -1,6 +1,7 @@
 #include "core/shared_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include "core/error.h"
 
@@ -51,6 +52,12 @@ bool SharedLibrary::load(const std::filesystem::path& file, bool stays, std::str
                       reason.find("No such file or directory") != std::string::npos;
   if (!absent) why = reason;
   return false;
+}
+
+std::filesystem::path SharedLibrary::path() const {
+  link_map* map = nullptr;
+  if (dlinfo(handle_, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return {};
+  return map->l_name;
 }
 
 void* SharedLibrary::symbol(const char* function) const { return dlsym(handle_, function); }

@@ -27,7 +27,8 @@ class SharedLibrary {
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 
   const std::string& name() const { return name_; }
-  template <class Function>  // nullptr: the library has no such function
+  std::filesystem::path path() const;  // of the file that was loaded; empty: unknown
+  template <class Function>            // nullptr: the library has no such function
   Function* find(const char* function) const {
     return reinterpret_cast<Function*>(symbol(function));
   }

@@ -187,10 +187,17 @@ std::string header_of(const Machine& machine, const LaunchOptions& options, cons
   return header;
 }
 
-std::string environment_of(const LaunchSpec& spec, const JobDescription& job, bool container) {
+// Slurm and the ranks choose GPUs of AMD by ROCR_VISIBLE_DEVICES; what a login shell says in the
+// others counts among those that this one leaves.
+constexpr const char* kVisibleDevices =
+    "unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL  # of the login shell\n";
+
+std::string environment_of(const Machine& machine, const JobDescription& job, bool container) {
+  const LaunchSpec& spec = machine.launch;
   std::string text;
   if (!spec.modules.empty())
     text += fmt::format("module load {} || exit 2\n", fmt::join(spec.modules, " "));
+  if (machine.gpu.vendor == GpuVendor::Amd) text += kVisibleDevices;
   for (const auto& [name, value] : job.environment)
     text += fmt::format("export {}={}\n", name, expanded_in_shell(value));
   if (container)
@@ -397,7 +404,7 @@ std::string job_script(const Machine& machine, const LaunchOptions& options, con
       job.spare_nodes > 0 ? fmt::format(" and {}", format_number(job.spare_nodes, "spare node"))
                           : "");
   text += header_of(machine, options, paths, job);
-  text += environment_of(machine.launch, job, !options.container.empty());
+  text += environment_of(machine, job, !options.container.empty());
   text +=
       fmt::format(kEndTime, chain ? "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" : "$SLURM_JOB_ID");
   text += supervised(job, paths.program) + kStatus;

@@ -109,6 +109,7 @@ JobEnergy::JobEnergy(Communicator& hosts, Options options) : hosts_(hosts), node
   std::string description;
   MeterSearch search = options.search;
   search.gpus = node.gpus;
+  search.rccl = node.all_gpus > 1;
   if (node.reads) description = to_json_text(start(options, search));
   make_policy(options.power, node.reads ? &search : nullptr);
   for (const std::string& text : texts_at_first(hosts, description))

@@ -130,7 +130,7 @@ TEST_F(PlanSearchCommand, CalculatesAndLists) {
       run("calculate --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100 --mfu 0.317")
           .out,
       AllOf(HasSubstr("34.0 days"), HasSubstr("13.8 t CO2e for the GPUs with PUE")));
-  EXPECT_THAT(run("machines").out, AllOf(HasSubstr("frontier"), HasSubstr("9408 nodes x 8")));
+  EXPECT_THAT(run("machines").out, AllOf(HasSubstr("frontier"), HasSubstr("9856 nodes x 8")));
 }
 
 TEST_F(PlanSearchCommand, NamesWhatTheMachineDoesNotSay) {

@@ -48,8 +48,50 @@ TEST_F(AmdSmiMeters, ReadTheEnergyOfAModuleOnce) {
   EXPECT_NEAR(found.meters[1]->read().joules.value() / (9007199254740993.0 * 15.3e-6), 1, 1e-7);
   ASSERT_EQ(found.missing.size(), 2U);
   EXPECT_EQ(found.missing[0].scope, "gpu1");
-  EXPECT_THAT(found.missing[0].reason,
-              testing::AllOf(HasSubstr("0000:c6:00.0"), HasSubstr("counter is 0")));
+  EXPECT_EQ(found.missing[0].reason, "second die of the module; its energy is in gpu0");
+  EXPECT_TRUE(found.missing[0].counted);
+}
+
+// Each of four ranks names its own die: the joules of a module are there once, and all of them.
+TEST_F(AmdSmiMeters, FourRanksOnTwoModulesCountEachModuleOnce) {
+  const MeterSearch search =
+      tree_.search({"0000:ce:00.0", "0000:c9:00.0", "0000:c6:00.0", "0000:c1:00.0"});
+  FoundMeters found;
+  add_amdsmi(search, found);
+  const LevelMeters chosen = choose_meters(found, search, {})[EnergyLevel::Gpu];
+  EXPECT_EQ(chosen.source, "amdsmi");
+  EXPECT_EQ(chosen.uncovered, "");
+  double joules = 0;
+  for (const std::size_t i : chosen.meters) joules += found.meters[i]->read().joules.value();
+  EXPECT_NEAR(joules / (15300 + 9007199254740993.0 * 15.3e-6), 1, 1e-7);
+}
+
+// Its energy is in a counter that a run without the first die must not claim.
+TEST_F(AmdSmiMeters, ASecondDieAloneIsNotMetered) {
+  const MeterSearch search = tree_.search({"0000:c1:00.0", "0000:ce:00.0"});
+  FoundMeters found;
+  add_amdsmi(search, found);
+  ASSERT_EQ(found.meters.size(), 1U);
+  EXPECT_THAT(choose_meters(found, search, {})[EnergyLevel::Gpu].uncovered,
+              AllOf(HasSubstr("gpu1: second die"), HasSubstr("0000:c9:00.0")));
+}
+
+TEST_F(AmdSmiMeters, ACounterThatDoesNotCountIsReplacedByPower) {
+  tree_.set("count0", "0");
+  const FoundMeters found = find();
+  ASSERT_EQ(found.meters.size(), 2U);
+  EXPECT_EQ(found.meters[0]->identity().kind, MeterKind::Power);
+  EXPECT_EQ(found.meters[1]->identity().kind, MeterKind::Counter);
+}
+
+TEST_F(AmdSmiMeters, AreNotOpenedBesideRccl) {
+  MeterSearch search = tree_.search();
+  search.rccl = true;
+  FoundMeters found;
+  add_amdsmi(search, found);
+  EXPECT_TRUE(found.meters.empty());
+  EXPECT_THAT(found.missing.at(0).reason, HasSubstr("RCCL"));
+  EXPECT_EQ(tree_.get("initialized"), "");
 }
 
 TEST_F(AmdSmiMeters, MatchGpusByPciAddress) {
@@ -78,7 +120,9 @@ TEST_F(AmdSmiMeters, IntegratePowerWhereTheCounterIsNotSupported) {
   ASSERT_EQ(found.meters.size(), 2U);
   EXPECT_EQ(found.meters[0]->identity().kind, MeterKind::Power);
   EXPECT_FALSE(found.meters[0]->read().joules.has_value());
-  EXPECT_THAT(found.missing.at(0).reason, HasSubstr("NOT_SUPPORTED"));
+  EXPECT_TRUE(found.missing.at(0).counted);  // the second die
+  tree_.set("watts0", "0");
+  EXPECT_THAT(find().missing.at(0).reason, HasSubstr("NOT_SUPPORTED"));
 }
 
 TEST_F(AmdSmiMeters, ShutTheLibraryDownWithTheLastMeter) {

@@ -258,6 +258,32 @@ TEST_F(AmdFiles, TwoDiesOfAModuleAreReadOnce) {
             "second die of the module; its energy is in gpu2");
 }
 
+// As with eight ranks on the dies of four modules: each watt once, and none is missing.
+TEST_F(AmdFiles, RanksOnBothDiesCountAModuleOnce) {
+  std::vector<std::string> gpus;
+  for (int i = 0; i < 8; ++i) {
+    gpus.insert(gpus.begin(), fmt::format("0000:{:x}:00.0", 0xc1 + 8 * (i / 2) + 5 * (i % 2)));
+    add_card(i, gpus.front(), i % 2 == 0 ? std::to_string(400 + i) : "0");
+  }
+  const MeterSearch search{.root = tree_.root(), .gpus = gpus};
+  const FoundMeters found = find(search);
+  const LevelMeters chosen = choose_meters(found, search, {})[EnergyLevel::Gpu];
+  EXPECT_EQ(chosen.uncovered, "");
+  double watts = 0;
+  for (const std::size_t i : chosen.meters) watts += found.meters[i]->read().watts.value();
+  EXPECT_EQ(watts, 400 + 402 + 404 + 406);
+}
+
+// A chip of one die that reports nothing is not counted by its neighbour.
+TEST_F(AmdFiles, ABrokenSensorIsNoSecondDie) {
+  add_card(0, "0000:c1:00.0", "500");
+  add_card(1, "0000:c6:00.0", "0");
+  tree_.write("sys/devices/pci0000:00/0000:c6:00.0/device", "0x7408\n");  // MI250X
+  EXPECT_THAT(why_missing(find(), "amdsmi", "gpu1"), HasSubstr("second die"));
+  tree_.write("sys/devices/pci0000:00/0000:c6:00.0/device", "0x74a1\n");  // MI300X
+  EXPECT_THAT(why_missing(find(), "amdsmi", "gpu1"), Not(HasSubstr("second die")));
+}
+
 // A run numbers its GPUs itself, and need not use all.
 TEST_F(AmdFiles, GpusOfARunAreFoundByAddress) {
   const char* addresses[] = {"0000:11:00.0", "0000:2f:00.0", "0000:3e:00.0", "0000:5d:00.0"};

@@ -49,8 +49,9 @@ class EmulatedRun : public ProgramTest {
                     "train: {{steps: {4}, precision: {3}, checkpoint_every: 10, eval_every: 0}}\n"
                     "preflight: {{enabled: false}}\n{5}",
                     name, model, device, precision, steps, layout));
-    if (!std::filesystem::exists(directory_ / "corpus.idx"))
+    if (!std::filesystem::exists(directory_ / "corpus.idx")) {
       ASSERT_EQ(run("data tokenize --input text.txt --tokenizer bytes --output corpus").code, 0);
+    }
     const Outcome outcome = run_in_shell(launcher + " '" + program_ + "' train " + name + ".yaml");
     ASSERT_EQ(outcome.code, 0) << outcome.error;
   }

@@ -141,6 +141,31 @@ TEST(Binding, MachineFilesHaveTheRecordedTopologies) {
   }
 }
 
+// As the machine files say it: GCDs 0,1 are next to domain 3; 2,3 to 1; 4,5 to 0; 6,7 to 2, and no
+// rank has the first core of a CCD.
+TEST(Binding, MachinesOfMi250xFollowTheirGcds) {
+  for (const char* name : {"lumi-g", "frontier"}) {
+    const Machine machine = load_machine(name);
+    const Topology node = parse_topology(machine.topology, name);
+    const CpuSet reserved = parse_ranges(machine.launch.reserved_cores.value_or(""));
+    EXPECT_EQ(reserved, kLowNoise) << name;
+    const RankCpus cpus = bind_ranks(node, reserved, 8);
+    EXPECT_EQ(to_cpu_bind(cpus), kLumiMasks) << name;
+    const std::vector<int> domains = {3, 3, 1, 1, 0, 0, 2, 2};
+    for (int gcd = 0; gcd < 8; ++gcd)
+      EXPECT_EQ(node.with_gpu(gcd)->number, domains[static_cast<std::size_t>(gcd)]) << name;
+    // The two GCDs of a module are in one domain.
+    EXPECT_EQ(machine.node.module_gpus, 2) << name;
+    EXPECT_EQ(machine.launch.cpus_per_task, 7) << name;
+  }
+}
+
+// Fewer ranks than GCDs still sit next to theirs.
+TEST(Binding, FourRanksOnTwoModules) {
+  EXPECT_EQ(to_cpu_bind(bind_ranks(recorded("lumi-g.txt"), kLowNoise, 4)),
+            "mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000");
+}
+
 TEST(Binding, WithoutGpusCoresAreDividedInOrder) {
   const Topology node = parse_topology({"numa 0: cores 0-3", "numa 1: cores 4-7"}, "x");
   EXPECT_EQ(to_cpu_bind(bind_ranks(node, {0}, 3)), "mask_cpu:0x6,0x18,0x60");

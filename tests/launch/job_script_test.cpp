@@ -68,6 +68,25 @@ TEST(JobScript, Frontier) {
   expect_bash_reads(script);
 }
 
+// Slingshot and RCCL. memhooks can deadlock (HPE, OLCF); MPI has host buffers only.
+TEST(JobScript, MachinesOfAmdGpusHaveTheirVariables) {
+  for (const char* name : {"lumi-g", "frontier"}) {
+    const std::string script = script_for(name, {.nodes = 2, .account = "a"});
+    EXPECT_THAT(script,
+                AllOf(HasSubstr("export FI_CXI_DISABLE_HOST_REGISTER=\"1\"\n"),
+                      HasSubstr("export MPICH_GPU_SUPPORT_ENABLED=\"0\"\n"),
+                      HasSubstr("export NCCL_SOCKET_IFNAME=\"hsn"),
+                      HasSubstr("#SBATCH --ntasks-per-node=8\n"), Not(HasSubstr("memhooks")),
+                      testing::ContainsRegex("FI_MR_CACHE_MONITOR=\"(userfaultfd|kdreg2)\"")))
+        << name;
+    // Only Slurm and ROCR_VISIBLE_DEVICES choose GPUs.
+    EXPECT_THAT(script, AllOf(HasSubstr("unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES"),
+                              Not(HasSubstr("export HIP_")), Not(HasSubstr("export CUDA_"))))
+        << name;
+  }
+  EXPECT_THAT(script_for("snellius-h100", {.nodes = 1}), Not(HasSubstr("HIP_VISIBLE_DEVICES")));
+}
+
 TEST(JobScript, JuwelsBooster) {
   const std::string script =
       script_for("juwels-booster", {.nodes = 48, .time_s = 48 * kHour, .account = "opengptx"});

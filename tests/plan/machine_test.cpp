@@ -71,12 +71,34 @@ TEST(Machine, BuiltInOnesHaveSaneFigures) {
     EXPECT_GE(machine.gpu.waiting_w(), machine.gpu.idle_w) << name;
     EXPECT_LE(machine.gpu.waiting_w(), machine.gpu.busy_w()) << name;
   }
-  // bench/published/machines.csv
-  EXPECT_EQ(load_machine("frontier").gpus(), 9408 * 8);
+  // OLCF user guide of 2026; the others: bench/published/machines.csv
+  EXPECT_EQ(load_machine("frontier").gpus(), 9856 * 8);
   EXPECT_EQ(load_machine("lumi-g").nodes, 2978);
   EXPECT_EQ(load_machine("jean-zay").facility.kg_co2_per_kwh, 0.057);
   EXPECT_EQ(load_machine("lumi-g").facility.kg_co2_per_kwh_market, 0);
   EXPECT_EQ(load_machine("snellius-h100").facility.kg_co2_per_kwh_market, -1) << "unknown";
+}
+
+// A GCD is a GPU: half of a module, with an eighth of the node's four network cards of 25 GB/s.
+TEST(Machine, TheGpuOfAnMi250xIsOneGcd) {
+  for (const char* name : {"lumi-g", "frontier"}) {
+    const Machine machine = load_machine(name);
+    EXPECT_EQ(machine.gpu.vendor, GpuVendor::Amd) << name;
+    EXPECT_EQ(machine.gpu.name, "MI250X GCD") << name;
+    EXPECT_EQ(machine.gpu.bf16_tflops, 383.0 / 2) << name;
+    EXPECT_EQ(machine.gpu.fp8_tflops, 0) << name;
+    EXPECT_EQ(machine.gpu.multiprocessors, 110) << name;
+    EXPECT_NEAR(machine.gpu.memory_gb, 64 * 1.073741824, 0.03) << name;  // 64 GiB
+    EXPECT_EQ(machine.gpu.memory_gb_s, 1600) << name;
+    EXPECT_EQ(machine.gpu.tdp_w, 560 / 2) << name;
+    EXPECT_EQ(machine.node.gpus, 8) << name;
+    EXPECT_EQ(machine.node.module_gpus, 2) << name;
+    EXPECT_LE(machine.node.module_gb_s, 200) << name;
+    EXPECT_LE(machine.node.link_gb_s, 100) << name;
+    EXPECT_LE(machine.network.gb_s, 4 * 25.0 / 8) << name;
+    EXPECT_GT(machine.node.module_gb_s, machine.node.link_gb_s) << name;
+    EXPECT_GT(machine.node.link_gb_s, machine.network.gb_s) << name;
+  }
 }
 
 TEST(Machine, EveryValueNamesItsSource) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -111,6 +113,31 @@ TEST(JobEnergy, ARunWithoutGpusDoesNotMeterThoseOfItsNode) {
       EXPECT_EQ(energy.gpu_model(), *gpu != 0 ? "NVIDIA H200" : "");
     }
   });
+}
+
+// Both dies of an MI250X, which AMD SMI and the files know: RCCL forbids the first.
+TEST(JobEnergy, TwoRanksOnAModuleReadItsPowerOnce) {
+  FakeTree tree("amdsmi", "opt/rocm/lib/libamd_smi.so");
+  const char* dies[] = {"0000:c1:00.0", "0000:c6:00.0"};
+  for (int i = 0; i < 2; ++i) {
+    tree.set("pci" + std::to_string(i), dies[i]);
+    tree.set("count" + std::to_string(i), i == 0 ? "1000000000" : "0");
+    const auto device = tree.root() / ("sys/class/drm/card" + std::to_string(i)) / "device";
+    std::filesystem::create_directories(device / "hwmon/hwmon0");
+    std::ofstream(device / "vendor") << "0x1002\n";
+    std::ofstream(device / "uevent") << "PCI_SLOT_NAME=" << dies[i] << "\n";
+    std::ofstream(device / "hwmon/hwmon0/power1_average") << (i == 0 ? "500000000\n" : "0\n");
+  }
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [&](World& world) {
+      const auto group = world.split("energy", 0, world.rank());
+      JobEnergy energy(*group, {.search = tree.search(), .node = "n", .gpu = dies[world.rank()]});
+      if (world.rank() > 0) return;
+      EXPECT_EQ(energy.source(EnergyLevel::Gpu).source, "amdsmi");
+      EXPECT_EQ(energy.source(EnergyLevel::Gpu).reason, "");
+      EXPECT_EQ(energy.source(EnergyLevel::Gpu).kind,
+                ranks == 1 ? MeterKind::Counter : MeterKind::Power);
+    });
 }
 
 // The counter of Slurm says nothing about single steps.

@@ -194,6 +194,16 @@ void set_energy_machine(const std::string& machine, RunConfig& config) {
   for (StageConfig& stage : config.stages) set(stage);
 }
 
+// With `auto`, ranks that find no GPU because a library is missing would train on CPU cores,
+// unnoticed. The program in a container is another one, which must be able to use the GPUs.
+void set_device(const LaunchRequest& request, const Machine& machine, RunConfig& config) {
+  const GpuVendor vendor = machine.gpu.vendor;
+  if (config.device != DeviceChoice::Auto || vendor == GpuVendor::None) return;
+  if (drives_gpus(vendor).value_or(false) ||
+      (vendor != GpuVendor::Unknown && !request.options.container.empty()))
+    config.device = vendor == GpuVendor::Amd ? DeviceChoice::Hip : DeviceChoice::Cuda;
+}
+
 // Ranks that cannot use the GPUs of their node would train on its CPU cores, unnoticed.
 void check_gpus(const LaunchRequest& request, const Machine& machine,
                 const std::vector<PreparedRun>& runs) {
@@ -215,6 +225,7 @@ PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
                           RunConfig config) {
   PreparedRun run{.cell = cell.name, .config = std::move(config)};
   set_energy_machine(request.machine, run.config);
+  set_device(request, machine, run.config);
   LaunchOptions options = request.options;
   options.name = name_for(request, run.config, cell.name);
   exclude_bad_nodes(run.config, options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/shared_library.h"
@@ -10,9 +11,6 @@
 
 namespace kintsugi {
 namespace {
-
-constexpr const char* kSecondDie =
-    "its counter is 0: the first die of a module counts the energy of both";
 
 using AmdHandle = void*;
 
@@ -116,44 +114,82 @@ class AmdSmiMeter : public Meter {
   AmdHandle gpu_;
 };
 
-// Why this GPU has no meter; empty: it was added.
-std::string add_amd_gpu(const std::shared_ptr<const AmdSmi>& smi, AmdHandle gpu,
-                        const std::string& scope, const std::string& pci, FoundMeters& found) {
-  MeterIdentity identity{.source = "amdsmi",
-                         .scope = scope,
-                         .level = EnergyLevel::Gpu,
-                         .detail = fmt::format("AMD GPU {}", pci)};
+// What AMD SMI reports of one GPU.
+struct Reported {
+  AmdHandle gpu = nullptr;
+  std::string pci = {};
+  std::optional<MeterKind> kind = {};  // empty: nothing
+  std::string why = {};                // it reports nothing
+};
+
+// A counter that is 0 counts nothing: the GPU is the second die of a module, or has power only.
+Reported reported_by(const AmdSmi& smi, AmdHandle gpu) {
+  Reported one{.gpu = gpu, .pci = smi.pci(gpu), .why = "its counter and its power are 0"};
   try {
-    if (smi->energy(gpu).joules <= 0) return kSecondDie;
+    if (smi.energy(gpu).joules > 0) one.kind = MeterKind::Counter;
   } catch (const Failure& error) {
-    if (!smi->watts(gpu)) return error.what();
-    identity.kind = MeterKind::Power;
+    one.why = error.what();
   }
-  found.meters.push_back(std::make_unique<AmdSmiMeter>(std::move(identity), smi, gpu));
-  return "";
+  if (!one.kind && smi.watts(gpu)) one.kind = MeterKind::Power;
+  return one;
+}
+
+// In the order of their addresses the two dies of a module are neighbours.
+std::vector<Reported> all_reported(const AmdSmi& smi) {
+  std::vector<Reported> all;
+  for (AmdHandle gpu : smi.processors()) all.push_back(reported_by(smi, gpu));
+  std::sort(all.begin(), all.end(),
+            [](const Reported& a, const Reported& b) { return a.pci < b.pci; });
+  return all;
+}
+
+std::vector<std::string> wanted_addresses(const MeterSearch& search, const AmdSmi& smi) {
+  std::vector<std::string> addresses;
+  if (search.gpus)
+    for (const std::string& gpu : *search.gpus) addresses.push_back(pci_address(gpu));
+  else
+    for (AmdHandle gpu : smi.processors()) addresses.push_back(smi.pci(gpu));
+  return addresses;
 }
 
 }  // namespace
 
 void add_amdsmi(const MeterSearch& search, FoundMeters& found) {
+  if (search.rccl)
+    return found.missing.push_back(
+        {"amdsmi", "not used beside RCCL, which loads ROCm SMI: the two fail together"});
   try {
     const auto smi = std::make_shared<const AmdSmi>(search.root);
-    std::vector<std::string> addresses;
-    const std::vector<AmdHandle> gpus = smi->processors();
-    for (AmdHandle gpu : gpus) addresses.push_back(smi->pci(gpu));
-    if (gpus.empty()) found.missing.push_back({"amdsmi", "AMD SMI finds no GPU"});
-    const std::vector<std::string> wanted = search.gpus.value_or(addresses);
+    const std::vector<Reported> all = all_reported(*smi);
+    const std::vector<std::string> wanted = wanted_addresses(search, *smi);
+    if (all.empty()) found.missing.push_back({"amdsmi", "AMD SMI finds no GPU"});
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const std::string scope = fmt::format("gpu{}", i), pci = pci_address(wanted[i]);
-      const auto at = std::find(addresses.begin(), addresses.end(), pci);
-      const std::string why =
-          at == addresses.end()
-              ? "AMD SMI does not know this GPU"
-              : add_amd_gpu(smi, gpus[static_cast<std::size_t>(at - addresses.begin())], scope, pci,
-                            found);
-      if (!why.empty())
+      const std::string scope = fmt::format("gpu{}", i), &pci = wanted[i];
+      const auto one =
+          std::find_if(all.begin(), all.end(), [&](const Reported& gpu) { return gpu.pci == pci; });
+      if (one == all.end()) {
         found.missing.push_back(
-            {"amdsmi", fmt::format("{}: {}", pci, why), scope, why == kSecondDie});
+            {"amdsmi", fmt::format("{}: AMD SMI does not know this GPU", pci), scope});
+      } else if (one->kind) {
+        found.meters.push_back(
+            std::make_unique<AmdSmiMeter>(MeterIdentity{.source = "amdsmi",
+                                                        .scope = scope,
+                                                        .level = EnergyLevel::Gpu,
+                                                        .kind = *one->kind,
+                                                        .detail = fmt::format("AMD GPU {}", pci)},
+                                          smi, one->gpu));
+      } else if (one != all.begin() && std::prev(one)->kind &&
+                 may_be_a_die(search.root / "sys/bus/pci/devices" / pci)) {
+        const std::string& first = std::prev(one)->pci;
+        const auto at = std::find(wanted.begin(), wanted.end(), first);
+        found.missing.push_back(second_die(
+            scope,
+            at == wanted.end() ? std::nullopt
+                               : std::optional(static_cast<std::size_t>(at - wanted.begin())),
+            first));
+      } else {
+        found.missing.push_back({"amdsmi", fmt::format("{}: {}", pci, one->why), scope});
+      }
     }
   } catch (const Failure& error) {
     found.missing.push_back({"amdsmi", error.what()});

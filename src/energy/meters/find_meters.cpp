@@ -269,6 +269,16 @@ LevelMeters choose_level(const FoundMeters& found, const MeterSearch& search,
 
 }  // namespace
 
+FoundMeters::Missing second_die(const std::string& scope, std::optional<std::size_t> first,
+                                const std::string& first_pci) {
+  return {"amdsmi",
+          first ? fmt::format("second die of the module; its energy is in gpu{}", *first)
+                : fmt::format("second die of the module; the first one ({}), which reports for "
+                              "both, is not used",
+                              first_pci.empty() ? "of unknown address" : first_pci),
+          scope, first.has_value()};
+}
+
 void add_readable(std::unique_ptr<Meter> meter, FoundMeters& found) {
   try {
     meter->read();

@@ -22,6 +22,9 @@ struct MeterSearch {
   // none. nullopt: all GPUs of the node, numbered as the source does.
   std::optional<std::vector<std::string>> gpus = {};
   double node_w = 0;  // of the whole node, for an estimate; 0: none
+  // This process will load RCCL, and with it ROCm SMI: beside that, AMD SMI frees memory twice when
+  // the process ends.
+  bool rccl = false;
 
   bool without_gpus() const { return gpus && gpus->empty(); }
 };
@@ -39,6 +42,11 @@ struct FoundMeters {
   std::vector<Missing> missing = {};
   int node_gpus = 0;  // all GPUs of the node, also those that this run does not use; 0: unknown
 };
+
+// Why the second die of an AMD module has no meter of its own: the first one reports for both.
+// `first`: its number in the run; empty: the run does not use it, so that nothing meters this one.
+FoundMeters::Missing second_die(const std::string& scope, std::optional<std::size_t> first,
+                                const std::string& first_pci);
 
 // Adds a meter, or why it cannot be read.
 void add_readable(std::unique_ptr<Meter> meter, FoundMeters& found);

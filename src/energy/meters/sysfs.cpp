@@ -129,6 +129,11 @@ std::string pci_address(unsigned domain, unsigned bus, unsigned device, unsigned
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, device, function);
 }
 
+bool may_be_a_die(const std::filesystem::path& device) {
+  const std::string id = read_small_file(device / "device").text;
+  return id.empty() || id == "0x7408" || id == "0x740c";
+}
+
 int count_gpus(const std::filesystem::path& root) {
   const std::filesystem::path directory = root / "sys/bus/pci/devices";
   int gpus = 0;

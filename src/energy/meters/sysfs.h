@@ -44,6 +44,10 @@ std::string pci_address(std::string_view text);
 // The same of its numbers.
 std::string pci_address(unsigned domain, unsigned bus, unsigned device, unsigned function = 0);
 
+// Whether a GPU of AMD, by its directory in sysfs, is one of the two dies of a module (MI250X,
+// MI250): the second of them has no sensors. True if the chip is not known.
+bool may_be_a_die(const std::filesystem::path& device);
+
 // The GPUs of NVIDIA and AMD in sys/bus/pci/devices; 0: unknown.
 int count_gpus(const std::filesystem::path& root);
 

@@ -189,17 +189,6 @@ std::optional<std::size_t> number_of(const AmdCard& card, std::size_t index,
   return static_cast<std::size_t>(at - search.gpus->begin());
 }
 
-void add_second_die(const std::string& scope, std::optional<std::size_t> first,
-                    const std::string& first_pci, FoundMeters& found) {
-  found.missing.push_back(
-      {"amdsmi",
-       first ? fmt::format("second die of the module; its energy is in gpu{}", *first)
-             : fmt::format("second die of the module; the first one ({}), which reports for both, "
-                           "is not used",
-                           first_pci.empty() ? "of unknown address" : first_pci),
-       scope, first.has_value()});
-}
-
 void add_card(const AmdCard& card, const std::string& scope, FoundMeters& found) {
   if (card.power.empty())
     return found.missing.push_back(
@@ -365,12 +354,14 @@ void add_amd_sysfs(const MeterSearch& search, FoundMeters& found) {
     return found.missing.push_back(
         {"amdsmi", fmt::format("{} has no GPU of AMD", directory.string())});
   for (std::size_t i = 0; i < cards.size(); ++i) {
-    const bool second = i > 0 && reports_nothing(cards[i]) && !reports_nothing(cards[i - 1]);
+    const bool second = i > 0 && may_be_a_die(cards[i].device) && reports_nothing(cards[i]) &&
+                        !reports_nothing(cards[i - 1]);
     const std::optional<std::size_t> number = number_of(cards[i], i, search);
     if (!number) continue;
     const std::string scope = fmt::format("gpu{}", *number);
     if (second)
-      add_second_die(scope, number_of(cards[i - 1], i - 1, search), cards[i - 1].pci, found);
+      found.missing.push_back(
+          second_die(scope, number_of(cards[i - 1], i - 1, search), cards[i - 1].pci));
     else
       add_card(cards[i], scope, found);
   }

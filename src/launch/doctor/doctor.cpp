@@ -132,6 +132,8 @@ class Doctor {
 
   void check_host() {
     facts_.host = measure_host(options_.root);
+    limited("libraries", Work::Own,
+            [&] { facts_.amd = measure_amd(leads_node(), options_.environment, options_.root); });
     const auto leaders = hosts_.split("doctor nodes", leads_node() ? 0 : 1, hosts_.rank());
     if (leads_node())
       facts_.host.clock_offset_s = clock_offset(*leaders, options_.node, [] {
@@ -173,6 +175,7 @@ class Doctor {
     add(judge_network(options_.network, options_.allow_sockets, options_.network_library));
     add(judge_directory(ranks, directory_, options_.needed_bytes, options_.wanted_bytes));
     if (options_.hosts) add(judge_hosts(ranks, options_.limits));
+    if (options_.hosts) add(judge_amd(ranks, options_.undriven_amd));
     std::stable_sort(diagnosis_.findings.begin(), diagnosis_.findings.end(),
                      [](const Finding& a, const Finding& b) { return a.severity > b.severity; });
   }

@@ -27,7 +27,8 @@ struct DoctorOptions {
   DeviceLoad device = {};
   LinkLoad links = {};  // only with several ranks
   bool all_reduce = true;
-  bool hosts = true;                        // clocks and environment
+  bool hosts = true;              // clocks, environment and libraries of GPUs
+  std::string undriven_amd = {};  // why this program cannot use GPUs of AMD; empty: it can
   std::optional<std::string> network = {};  // of the library; empty: not known; none: not used
   std::string network_library = "NCCL";     // or RCCL
   bool allow_sockets = false;
@@ -37,7 +38,8 @@ struct DoctorOptions {
   double budget_s = 5;                        // links are not measured when it is used up
   double limit_s = 60;  // of one check on one rank; longer: on_hang ends the job
   std::function<void(const RankFailure&)> on_hang = {};
-  std::filesystem::path root = "/";  // contains sys and dev
+  std::filesystem::path root = "/";  // contains sys, dev and opt
+  Environment environment = process_environment();
   SecondsClock now = steady_seconds;
 };
 

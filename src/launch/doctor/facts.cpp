@@ -33,14 +33,20 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DirectoryFacts, checked, problem, sees_first,
                                    write_bytes_per_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostFacts, clock_offset_s, wall_clock_s, shared_memory_free,
                                    old_shared_memory, open_files)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, node, binding, device, pairs, directory, host)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AmdGpu, pci, name, target, compute_units, module)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AmdLibrary, name, problem)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AmdFacts, usable, hidden, gpus, driver_problem, rocm, libraries)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, node, binding, device, pairs, directory, host,
+                                   amd)
 
 std::string to_json_text(const RankFacts& facts) {
   RankFacts copy = facts;
   // Names and system messages may be any bytes, but JSON is UTF-8.
   for (std::string* text : {&copy.node, &copy.binding.gpu, &copy.device.name, &copy.device.problem,
-                            &copy.directory.problem})
+                            &copy.directory.problem, &copy.amd.hidden, &copy.amd.driver_problem})
     *text = printable(*text);
+  for (AmdGpu& gpu : copy.amd.gpus) gpu.name = printable(gpu.name);
+  for (AmdLibrary& library : copy.amd.libraries) library.problem = printable(library.problem);
   return nlohmann::json(copy).dump();
 }
 

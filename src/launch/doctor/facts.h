@@ -53,6 +53,35 @@ struct HostFacts {
   std::int64_t open_files = 0;     // the limit; 0: unknown
 };
 
+// A GPU of AMD, as the files of the kernel describe it: found without HIP.
+struct AmdGpu {
+  std::string pci;
+  std::string name;       // "MI250X"; of an unknown chip "device 0x7408"
+  std::string target;     // "gfx90a"; empty: unknown
+  int compute_units = 0;  // 0: unknown
+  int module = 0;         // the two GCDs of an MI250X have the same number
+
+  bool operator==(const AmdGpu&) const = default;
+};
+
+struct AmdLibrary {
+  std::string name;     // "librccl"
+  std::string problem;  // why it cannot be opened; empty: it can
+
+  bool operator==(const AmdLibrary&) const = default;
+};
+
+struct AmdFacts {
+  std::vector<int> usable;  // of the node's GPUs, by their place in `gpus`: those this rank may use
+  std::string hidden;       // what is wrong with the variables that choose GPUs; empty: nothing
+
+  // Of the first rank of each node: the node.
+  std::vector<AmdGpu> gpus;    // in the order of their PCI addresses
+  std::string driver_problem;  // of /dev/kfd; empty: none
+  std::string rocm;            // "6.2.4"; empty: unknown
+  std::vector<AmdLibrary> libraries;
+};
+
 struct RankFacts {
   int rank = 0;
   std::string node;
@@ -61,6 +90,7 @@ struct RankFacts {
   std::vector<PairRate> pairs;
   DirectoryFacts directory;
   HostFacts host;
+  AmdFacts amd;
 };
 
 std::string to_json_text(const RankFacts& facts);

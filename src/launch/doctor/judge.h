@@ -49,6 +49,8 @@ Findings judge_links(const std::vector<RankFacts>& ranks, const DoctorLimits& li
 Findings judge_directory(const std::vector<RankFacts>& ranks, const std::string& directory,
                          double needed_bytes, double wanted_bytes);
 Findings judge_hosts(const std::vector<RankFacts>& ranks, const DoctorLimits& limits);
+// `undriven`: why this program cannot use GPUs of AMD; empty: it can, or need not.
+Findings judge_amd(const std::vector<RankFacts>& ranks, const std::string& undriven);
 // `network`: what `library` (NCCL or RCCL) uses between nodes; empty: it does not say.
 Findings judge_network(const std::optional<std::string>& network, bool allow_sockets,
                        const std::string& library = "NCCL");

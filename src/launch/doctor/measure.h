@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "comm/communicator.h"
+#include "energy/meters/find_meters.h"
 #include "launch/doctor/facts.h"
 
 namespace kintsugi {
@@ -55,5 +56,10 @@ std::filesystem::path existing_part(const std::filesystem::path& path);
 HostFacts measure_host(const std::filesystem::path& root = "/");
 // The variables that all ranks should have in common: {"NCCL_SOCKET_IFNAME", "hsn"}.
 std::vector<std::pair<std::string, std::string>> network_variables(const char* const* environment);
+
+// The GPUs of AMD in sys below `root`, and the variables that choose among them. With `node` also
+// ROCm and its libraries, which are opened; nothing is, where there is no such GPU.
+AmdFacts measure_amd(bool node, const Environment& environment,
+                     const std::filesystem::path& root = "/");
 
 }  // namespace kintsugi

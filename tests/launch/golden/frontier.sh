@@ -16,7 +16,8 @@
 #SBATCH --output=/scratch/project/runs/demo/launch/slurm-%j.out
 #SBATCH --open-mode=append
 
-module load rccl-net-plugin || exit 2
+module load rocm rccl-net-plugin || exit 2
+unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL  # of the login shell
 export NCCL_SOCKET_IFNAME="hsn0,hsn1,hsn2,hsn3"
 export NCCL_NET_GDR_LEVEL="PHB"
 export NCCL_CROSS_NIC="1"

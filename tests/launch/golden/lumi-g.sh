@@ -17,12 +17,15 @@
 #SBATCH --output=/scratch/project/runs/demo/launch/slurm-%j.out
 #SBATCH --open-mode=append
 
+unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL  # of the login shell
 export NCCL_SOCKET_IFNAME="hsn"
 export NCCL_NET_GDR_LEVEL="3"
 export FI_CXI_DEFAULT_CQ_SIZE="262144"
 export CXI_FORK_SAFE="1"
 export CXI_FORK_SAFE_HP="1"
 export FI_CXI_DISABLE_CQ_HUGETLB="1"
+export FI_MR_CACHE_MONITOR="userfaultfd"
+export FI_CXI_DISABLE_HOST_REGISTER="1"
 export MPICH_GPU_SUPPORT_ENABLED="0"
 export MIOPEN_USER_DB_PATH="/tmp/miopen-$SLURM_JOB_ID"
 export MIOPEN_CUSTOM_CACHE_DIR="/tmp/miopen-$SLURM_JOB_ID"
