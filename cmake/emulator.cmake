@@ -3,7 +3,7 @@
 #   kintsugi_emulated_tests_64  the same on AMD's waves of 64, through backend/gpu/hip and the stand-ins for ROCm's libraries
 #   kintsugi_emulated           the whole program, likewise
 # Included by tests.cmake.
-if(NOT Boost_CONTEXT_FOUND)
+if(NOT Boost_CONTEXT_FOUND OR NOT TARGET kintsugi_backend_tests)
   return()
 endif()
 
