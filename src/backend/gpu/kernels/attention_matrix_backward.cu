@@ -75,7 +75,7 @@ struct QueryTiles {
   int head_end, key_begin, key_end, first_query;
   // The current tile; h == head_end: there is none.
   int h, query0;
-  KeySpan span;
+  KeySpan span = {};
 
   __device__ QueryTiles(const Visible& visible, int kv_h, int group, int key_begin, int key_end)
       : visible(visible),
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(KeyShape<T, kDim>::kThreads)
     wait_for_copies<0>();
     __syncthreads();  // this tile is complete, the previous one no longer read
     tile.advance();
-    QueryRow next;
+    QueryRow next = {};
     if (tile.any()) {
       copy_queries(1 - stage);
       if (thread < kQueries) next = query_row();
