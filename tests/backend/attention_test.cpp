@@ -142,10 +142,13 @@ TEST_P(AttentionTest, PackedBuffers) {
 TEST_P(AttentionTest, TileBorders) {
   for (const std::int64_t tokens : {15, 16, 31, 33, 63, 64, 65, 127, 128, 129})
     check({1, tokens, tokens, 1, 1, 16});
-  for (const std::int64_t dim : {8, 24, 72, 96, 104, 136, 256}) check({1, 33, 65, 2, 1, dim});
+  // An emulated GPU of 64 KiB of shared memory has no tiles for longer heads in more than 16 bits.
+  const bool long_heads = narrow() || !is_emulated();
+  for (const std::int64_t dim : {8, 24, 72, 96, 104, 136, 256})
+    if (dim <= 128 || long_heads) check({1, 33, 65, 2, 1, dim});
   check({1, 129, 193, 2, 1, 96, Packing::Cache, true, true, 64});
   check({1, 64, 256, 2, 2, 16, Packing::Cache, false, false, 128});
-  check({1, 65, 65, 4, 1, 256, Packing::Joined, true, true, 33});
+  if (long_heads) check({1, 65, 65, 4, 1, 256, Packing::Joined, true, true, 33});
 }
 
 TEST_P(AttentionTest, Alibi) {

@@ -10,8 +10,6 @@
 namespace kintsugi::gpu {
 namespace {
 
-constexpr bool kMma = kMatrixUnit == MatrixUnit::Mma;
-
 // ---- row sums
 
 // row_sum (batch, heads, queries) = sum over dim of dout * out; kLanes threads per row
@@ -47,11 +45,11 @@ struct QueryRow {
 template <class T, int kDim>
 struct KeyShape {
   using F = Fragments<T>;
-  // Waves, tiles of 16 keys per wave, and how many waves share the columns of the same keys: as
-  // many sums as the registers hold.
-  static constexpr int kSplits = kDim > 128 ? 2 : 1;
+  // Tiles of 16 keys per wave, and how many waves share the columns of the same keys: as many sums
+  // as the registers hold.
   static constexpr int kRowTiles = kMma && kDim <= 64 ? 2 : 1;
-  static constexpr int kWaves = kMma && kDim > 64 ? 8 : 4 * kSplits;
+  static constexpr int kSplits = kMma && kDim > 128 ? 2 : 1;
+  static constexpr int kWaves = kMma ? (kDim <= 64 ? 4 : 8) : kDim <= 128 ? 4 : 1;
   static constexpr int kThreads = kWaves * F::kLanes;
   static constexpr int kWaveRows = 16 * kRowTiles, kKeys = kWaves / kSplits * kWaveRows;
   static constexpr int kWaveColumns = kDim / kSplits;
@@ -77,7 +75,7 @@ struct QueryTiles {
   int head_end, key_begin, key_end, first_query;
   // The current tile; h == head_end: there is none.
   int h, query0;
-  KeySpan span;
+  KeySpan span = {};
 
   __device__ QueryTiles(const Visible& visible, int kv_h, int group, int key_begin, int key_end)
       : visible(visible),
@@ -149,7 +147,7 @@ __global__ void __launch_bounds__((KeyShape<T, kDim>::kThreads))
     wait_for_copies<0>();
     __syncthreads();  // this tile is complete, the previous one no longer read
     tile.advance();
-    QueryRow next;
+    QueryRow next = {};
     if (tile.any()) {
       copy_queries(1 - stage);
       if (thread < kQueries) next = query_row();
@@ -206,7 +204,7 @@ __global__ void __launch_bounds__((KeyShape<T, kDim>::kThreads))
 template <class T, int kDim>
 struct QueryShape {
   using F = Fragments<T>;
-  static constexpr int kWaves = 4, kThreads = kWaves * F::kLanes;
+  static constexpr int kWaves = kMma || kDim <= 128 ? 4 : 1, kThreads = kWaves * F::kLanes;
   static constexpr int kRowTiles = kMma && kDim <= 128 ? 2 : 1;
   static constexpr int kWaveRows = 16 * kRowTiles, kQueries = kWaves * kWaveRows;
 

@@ -10,8 +10,9 @@ struct ForwardShape {
   using F = Fragments<T>;
   static constexpr int kWaves = 4, kThreads = kWaves * F::kLanes;
   // Two tiles of rows per warp halve the reads of keys and values, where registers suffice.
-  static constexpr int kRowTiles = kMatrixUnit == MatrixUnit::Mma && kDim <= 128 ? 2 : 1;
-  static constexpr int kWaveRows = 16 * kRowTiles, kQueries = kWaves * kWaveRows, kKeys = 64;
+  static constexpr int kRowTiles = kMma && kDim <= 128 ? 2 : 1;
+  static constexpr int kWaveRows = 16 * kRowTiles, kQueries = kWaves * kWaveRows;
+  static constexpr int kKeys = kMma || kDim <= 128 ? 64 : 16;
 
   struct Shared {
     SharedTile<T, kQueries, kDim> q;
