@@ -45,7 +45,7 @@ TEST_F(UndrivenGpus, EveryPlanSaysSo) {
   EXPECT_THAT(printed("calculate --parameters 1B --tokens 1T --gpus 8 --machine lumi-g"),
               HasSubstr(kAmdNote));
   EXPECT_THAT(printed("machines"), HasSubstr("Note: this program cannot use GPUs of AMD: it was "
-                                             "built without HIP (docs/amd.md).\n"));
+                                             "built without HIP (docs/install.md).\n"));
 }
 
 TEST_F(UndrivenGpus, JsonHasVendorAndAnswer) {
