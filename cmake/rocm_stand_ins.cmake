@@ -4,7 +4,7 @@ function(kintsugi_stand_in target name folder)
   cmake_parse_arguments(PARSE_ARGV 3 arg "" "SOVERSION" "SOURCES;DEFINITIONS;LIBRARIES")
   list(TRANSFORM arg_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/)
   add_library(${target} SHARED ${arg_SOURCES})
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${folder} BUILD_RPATH ${KINTSUGI_ROCM})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${folder} BUILD_RPATH ${folder})
   if(arg_SOVERSION)
     set_target_properties(${target} PROPERTIES SOVERSION ${arg_SOVERSION})
   endif()
@@ -21,6 +21,8 @@ kintsugi_stand_in(stand_in_hip_5 amdhip64 ${CMAKE_BINARY_DIR}/rocm5 SOVERSION 5 
   DEFINITIONS KINTSUGI_STAND_IN_ROCM_5)
 kintsugi_stand_in(stand_in_rocblas rocblas ${KINTSUGI_ROCM} SOURCES tests/emulator/rocm/rocblas.cpp
   LIBRARIES stand_in_hip ${OPENBLAS_LIBRARY})
+kintsugi_stand_in(stand_in_rocblas_5 rocblas ${CMAKE_BINARY_DIR}/rocm5 SOURCES tests/emulator/rocm/rocblas.cpp
+  LIBRARIES stand_in_hip_5 ${OPENBLAS_LIBRARY})
 kintsugi_stand_in(stand_in_hipblaslt hipblaslt ${KINTSUGI_ROCM} SOURCES tests/emulator/rocm/hipblaslt.cpp
   LIBRARIES stand_in_hip ${OPENBLAS_LIBRARY})
 

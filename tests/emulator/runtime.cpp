@@ -15,9 +15,9 @@
 #include "core/error.h"
 #include "emulator/executor.h"
 #include "emulator/kernels.h"
-#include "emulator/platform.h"
 #include "emulator/race_check.h"
 #include "emulator/runtime.h"
+#include "emulator/shared_memory.h"
 
 namespace kintsugi::gpu {
 
