@@ -45,7 +45,7 @@ class EmulatedRun : public ProgramTest {
                     "layers: 2, heads: 2, max_positions: 16}}\n"
                     "data: {{train: [{{path: corpus}}], sequence_length: 12, valid_fraction: 0}}\n"
                     "batch: {{global: 4, micro: 1}}\ndevice: {2}\n"
-                    "optimizer: {{lr: 4e-3, min_lr: 1e-3, warmup_steps: 2}}\n"
+                    "optimizer: {{lr: 4e-3, min_lr: 4e-3, warmup_steps: 2}}\n"
                     "train: {{steps: {4}, precision: {3}, checkpoint_every: 10, eval_every: 0}}\n"
                     "preflight: {{enabled: false}}\n{5}",
                     name, model, device, precision, steps, layout));
@@ -138,12 +138,14 @@ TEST_F(EmulatedRun, ResumesAndGenerates) {
   const Outcome resumed = run("train parts.yaml");
   ASSERT_EQ(resumed.code, 0) << resumed.error;
   EXPECT_EQ(losses("whole"), losses("parts"));
-  const Outcome text =
-      run("generate parts --prompt 'the dog' --max-tokens 8 --temperature 0 --device hip");
+  const std::string generate =
+      "generate --checkpoint parts --prompt 'the dog' --max-tokens 8 --temperature 0";
+  const Outcome text = run(generate), same = run(generate, "KINTSUGI_STAND_IN_GPUS=0");
   ASSERT_EQ(text.code, 0) << text.error;
-  const Outcome same =
-      run("generate parts --prompt 'the dog' --max-tokens 8 --temperature 0 --device cpu");
+  ASSERT_EQ(same.code, 0) << same.error;
   EXPECT_EQ(text.out, same.out);
+  // The first one used the GPU: it would not have done so with another.
+  EXPECT_EQ(run(generate, "KINTSUGI_STAND_IN_TARGET=gfx1100").code, 2);
 }
 
 TEST_F(EmulatedRun, OfRocm5) {

@@ -135,7 +135,7 @@ TEST_F(GpuCode, HasEveryKernelForEveryChip) {
   // Their fragments are those of NVIDIA's mma; paged_attention.cu computes the same.
   const std::set<std::string> nvidia_only = {"decode_kernel", "prompt_kernel"};
   const std::set<std::string> sources = kernel_names_in_sources();
-  EXPECT_GT(sources.size(), 60u);
+  EXPECT_GT(sources.size(), 50u);
   for (const std::string& source : sources) {
     bool present = false;
     for (const std::string& name : names[0]) present |= name.find(source) != name.npos;
@@ -154,7 +154,7 @@ TEST_F(GpuCode, FitsIntoABlock) {
 // compute maxima for fp8, which these chips have no matmuls for, and norms of very long rows.
 TEST_F(GpuCode, KeepsItsRegisters) {
   const std::regex excused(
-      "cast_tiles_kernel|maxima_kernel|norm.*backward_kernelINS0_4Bf16ELi8ELi4ELi0");
+      "cast_tiles_kernel|maxima_kernel|backward_kernelINS0_4Bf16ELi8ELi4ELi0ELb1ELb0E");
   int few = 0;
   for (const auto& [chip, kernels] : chips_)
     for (const auto& [name, facts] : kernels) {
