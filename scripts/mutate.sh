@@ -4,14 +4,15 @@
 # could not be tried.
 # Usage: scripts/mutate.sh layouts|kernels [name …]   (default: all)
 #   layouts: tests/mutations/*.patch, against the tests that compare layouts
-#   kernels: tests/mutations/kernels/*.patch, against the operation tests on an emulated GPU with
-#            waves of 64 lanes, which looks for races; a patch names its tests
+#   kernels: tests/mutations/kernels/*.patch, against the operation tests on an emulated GPU, which
+#            looks for races; a patch names its tests: those called emulated have waves of 32 lanes,
+#            those called hip 64
 set -euo pipefail
 
 suite=${1:-}
 case $suite in
-  layouts) folder=tests/mutations program=kintsugi_equivalence_tests options=-DKINTSUGI_UNITY=OFF ;;
-  kernels) folder=tests/mutations/kernels program=kintsugi_emulated_tests_64 options=-DKINTSUGI_RACE_CHECK=ON ;;
+  layouts) folder=tests/mutations programs=kintsugi_equivalence_tests options=-DKINTSUGI_UNITY=OFF ;;
+  kernels) folder=tests/mutations/kernels programs='kintsugi_emulated_tests_32 kintsugi_emulated_tests_64' options=-DKINTSUGI_RACE_CHECK=ON ;;
   *) echo "usage: $0 layouts|kernels [name …]" >&2; exit 2 ;;
 esac
 shift
@@ -22,13 +23,17 @@ build=$tree/build  # inside the tree, so that ccache sees the same relative path
 jobs=${JOBS:-$(nproc)}
 export GIT_CEILING_DIRECTORIES=$scratch  # git apply must patch the copy, which is not a repository
 export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1
-# run_tests PATCH…: the tests that the patches name. Without random draws, so that the result does
-# not depend on them.
+# run_tests PATCH…: the tests that the patches name, of every program. Without random draws, so that
+# the result does not depend on them.
 run_tests() {
-  local filter
+  local filter program ran=0
   filter=$(sed -n 's/^tests: //p' "$@" | paste -sd:)
-  KINTSUGI_NO_SHRINK=1 timeout 300 "$build/$program" --gtest_brief=1 --gtest_fail_fast \
-    "--gtest_filter=$filter-*RandomDraws" > "$log" 2>&1
+  for program in $programs; do
+    KINTSUGI_NO_SHRINK=1 timeout 300 "$build/$program" --gtest_brief=1 --gtest_fail_fast \
+      "--gtest_filter=$filter-*RandomDraws" > "$log" 2>&1 || return 1
+    grep -q '^\[==========\] 0 tests' "$log" || ran=1
+  done
+  [ $ran = 1 ] || fail "no test is called $filter"
 }
 
 fail() { echo "$*" >&2; exit 2; }
@@ -42,7 +47,7 @@ copy_tree() {
     tar -C "$root" --null -T - -cf - | tar -C "$tree" -xmf -
 }
 
-build_tests() { cmake --build "$build" -j "$jobs" --target "$program" > "$log" 2>&1; }
+build_tests() { cmake --build "$build" -j "$jobs" --target $programs > "$log" 2>&1; }
 
 patches=()
 for name in "$@"; do patches+=("$root/$folder/$name.patch"); done
