@@ -13,6 +13,7 @@ file(GLOB hip CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/hip/*.cpp ${
 file(GLOB emulator CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*.cpp)
 file(GLOB emulator_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*_test.cpp)
 set(own_runtime ${CMAKE_SOURCE_DIR}/tests/emulator/runtime.cpp ${CMAKE_SOURCE_DIR}/tests/emulator/libraries.cpp)
+set(no_attention ${CMAKE_SOURCE_DIR}/src/backend/gpu/hip/attention_missing.cpp)
 list(REMOVE_ITEM emulator ${emulator_tests} ${own_runtime})
 set(units "")
 foreach(kernel ${kernels})  # a .cu is a source of CUDA: each is included by a C++ file
@@ -28,7 +29,7 @@ if(KINTSUGI_RACE_CHECK)
   set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
 endif()
 
-add_library(kintsugi_emulated_gpu_32 OBJECT ${units} ${host} ${emulator} ${own_runtime})
+add_library(kintsugi_emulated_gpu_32 OBJECT ${units} ${host} ${emulator} ${own_runtime} ${no_attention})
 add_library(kintsugi_emulated_gpu_64 OBJECT ${units} ${host} ${emulator} ${hip})
 foreach(wave 32 64)
   set(gpu kintsugi_emulated_gpu_${wave})

@@ -1,4 +1,4 @@
-// The vendor's libraries of an emulated GPU: matmuls by the CPU backend's BLAS, no fused attention.
+// The vendor's libraries of an emulated GPU: matmuls by the CPU backend's BLAS.
 #include "backend/gpu/libraries.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,6 @@
 
 #include "backend/cpu/blas.h"
 #include "backend/gpu/activity.h"
-#include "backend/gpu/fused_attention.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/matmul_library.h"
 #include "emulator/runtime.h"
@@ -116,27 +115,6 @@ std::vector<std::unique_ptr<MatmulLibrary>> matmul_libraries(const MatmulSetting
   libraries.push_back(std::make_unique<EmulatedLibrary>());
   return libraries;
 }
-
-// ---- attention
-struct AttentionPlan {
-  std::string description;
-};
-struct FusedAttention::State {
-  std::string reason = "an emulated GPU has no fused attention";
-  std::vector<std::string> refusals;
-};
-
-std::size_t scratch_bytes(const AttentionPlan&) { return 0; }
-const std::string& description(const AttentionPlan& plan) { return plan.description; }
-FusedAttention::FusedAttention() : state_(std::make_unique<State>()) {}
-FusedAttention::~FusedAttention() = default;
-const AttentionPlan* FusedAttention::forward_plan(const AttentionCall&, Stream) { return nullptr; }
-const AttentionPlan* FusedAttention::backward_plan(const AttentionCall&, Stream) { return nullptr; }
-void FusedAttention::run_forward(const AttentionPlan&, const AttentionCall&, void*, Stream) {}
-void FusedAttention::run_backward(const AttentionPlan&, const AttentionCall&, void*, Stream) {}
-std::size_t FusedAttention::own_bytes() const { return 0; }
-const std::string& FusedAttention::last_reason() const { return state_->reason; }
-const std::vector<std::string>& FusedAttention::refusals() const { return state_->refusals; }
 
 }  // namespace gpu
 }  // namespace kintsugi

@@ -2,20 +2,16 @@
 // when it returns. Recorded calls are kept as functions.
 #include "backend/gpu/runtime.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
-#include <mutex>
-#include <set>
 #include <vector>
 
 #include "core/error.h"
+#include "emulator/device_memory.h"
 #include "emulator/executor.h"
 #include "emulator/kernels.h"
-#include "emulator/race_check.h"
 #include "emulator/runtime.h"
 #include "emulator/shared_memory.h"
 
@@ -37,56 +33,8 @@ struct GraphHandle {
 
 namespace {
 
-constexpr std::size_t kMemory = std::size_t{4} << 30;  // that the emulated device has
-constexpr std::size_t kAlignment = 256;
-
-// The allocations of the process, which several threads may make.
-class Memory {
- public:
-  void* allocate(std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    if (bytes > kMemory - used_) return nullptr;
-    const std::size_t length =
-        (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-    void* const address = std::aligned_alloc(kAlignment, length);
-    if (address == nullptr) return nullptr;
-    std::memset(address, 0xff, length);  // NaN, as long as nothing is written
-    blocks_[address] = bytes;
-    used_ += bytes;
-    emulator::race_check::register_memory(address, length, "device memory");
-    return address;
-  }
-  void release(void* address) {
-    const std::lock_guard lock(mutex_);
-    const auto found = blocks_.find(address);
-    if (found == blocks_.end()) return;
-    emulator::race_check::forget_memory(address);
-    used_ -= found->second;
-    blocks_.erase(found);
-    std::free(address);
-  }
-  bool contains(const void* address) const {
-    const std::lock_guard lock(mutex_);
-    const auto after = blocks_.upper_bound(const_cast<void*>(address));
-    if (after == blocks_.begin()) return false;
-    const auto& [begin, bytes] = *std::prev(after);
-    return static_cast<const std::byte*>(address) < static_cast<std::byte*>(begin) + bytes;
-  }
-  std::size_t free() const {
-    const std::lock_guard lock(mutex_);
-    return kMemory - used_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<void*, std::size_t> blocks_;  // by address
-  std::size_t used_ = 0;
-};
-
-Memory& memory() {
-  static Memory* const all = new Memory;  // outlives every backend
-  return *all;
-}
+using emulator::memory;
+constexpr std::size_t kMemory = emulator::DeviceMemory::kBytes;
 
 // Does the call, or records it.
 void queue(Stream stream, std::function<void()> call) {

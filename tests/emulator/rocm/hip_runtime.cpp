@@ -21,9 +21,9 @@
 #include <thread>
 #include <vector>
 
+#include "emulator/device_memory.h"
 #include "emulator/executor.h"
 #include "emulator/kernels.h"
-#include "emulator/race_check.h"
 
 namespace {
 
@@ -200,54 +200,8 @@ using EventHandle = std::shared_ptr<Event>;
 EventHandle& event_of(void* handle) { return *static_cast<EventHandle*>(handle); }
 
 // ---- memory
-class Memory {
- public:
-  static constexpr std::size_t kBytes = std::size_t{8} << 30;
-
-  void* allocate(std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    if (bytes > kBytes - used_) return nullptr;
-    constexpr std::size_t kAlignment = 256;
-    const std::size_t length =
-        (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-    void* const address = std::aligned_alloc(kAlignment, length);
-    if (address == nullptr) return nullptr;
-    std::memset(address, 0xff, length);  // NaN, as long as nothing is written
-    blocks_[address] = bytes;
-    used_ += bytes;
-    emulator::race_check::register_memory(address, length, "device memory");
-    return address;
-  }
-  void release(void* address) {
-    const std::lock_guard lock(mutex_);
-    const auto found = blocks_.find(address);
-    if (found == blocks_.end()) return;
-    emulator::race_check::forget_memory(address);
-    used_ -= found->second;
-    blocks_.erase(found);
-    std::free(address);
-  }
-  bool contains(const void* address) const {
-    const std::lock_guard lock(mutex_);
-    const auto after = blocks_.upper_bound(const_cast<void*>(address));
-    if (after == blocks_.begin()) return false;
-    const auto& [begin, bytes] = *std::prev(after);
-    return static_cast<const std::byte*>(address) < static_cast<std::byte*>(begin) + bytes;
-  }
-  std::size_t free() const {
-    const std::lock_guard lock(mutex_);
-    return kBytes - used_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<void*, std::size_t> blocks_;  // by address
-  std::size_t used_ = 0;
-};
-Memory& memory() {
-  static auto* const all = new Memory;
-  return *all;
-}
+using emulator::memory;
+using Memory = emulator::DeviceMemory;
 
 using Graph = std::vector<Task>;
 

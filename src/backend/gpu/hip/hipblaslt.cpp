@@ -59,10 +59,7 @@ static_assert(sizeof(Proposal) == 56);
 
 struct Functions {
   explicit Functions(const SharedLibrary& library) {
-    const auto find = [&]<class F>(F*& function, const char* name) {
-      function = library.find<F>(name);
-      if (function == nullptr) failure("{} has no function {}", library.name(), name);
-    };
+    const auto find = [&](auto*& function, const char* name) { require(library, function, name); };
     find(create, "hipblasLtCreate");
     find(destroy, "hipblasLtDestroy");
     find(version, "hipblasLtGetVersion");

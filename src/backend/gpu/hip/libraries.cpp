@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "backend/gpu/activity.h"
-#include "backend/gpu/fused_attention.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/hip/api.h"
 #include "backend/gpu/hip/libraries.h"
@@ -73,27 +72,6 @@ std::string why_no_fp8(const Device& device, const Traits& traits, bool) {
 std::unique_ptr<ActivityRecorder> make_activity_recorder() {
   failure("profiles of AMD GPUs show operations, no kernels: their recorder is not written yet");
 }
-
-// ---- attention: by our own kernels
-struct AttentionPlan {
-  std::string description;
-};
-struct FusedAttention::State {
-  std::string reason = "AMD's fused attention is not used yet";
-  std::vector<std::string> refusals;
-};
-
-std::size_t scratch_bytes(const AttentionPlan&) { return 0; }
-const std::string& description(const AttentionPlan& plan) { return plan.description; }
-FusedAttention::FusedAttention() : state_(std::make_unique<State>()) {}
-FusedAttention::~FusedAttention() = default;
-const AttentionPlan* FusedAttention::forward_plan(const AttentionCall&, Stream) { return nullptr; }
-const AttentionPlan* FusedAttention::backward_plan(const AttentionCall&, Stream) { return nullptr; }
-void FusedAttention::run_forward(const AttentionPlan&, const AttentionCall&, void*, Stream) {}
-void FusedAttention::run_backward(const AttentionPlan&, const AttentionCall&, void*, Stream) {}
-std::size_t FusedAttention::own_bytes() const { return 0; }
-const std::string& FusedAttention::last_reason() const { return state_->reason; }
-const std::vector<std::string>& FusedAttention::refusals() const { return state_->refusals; }
 
 }  // namespace gpu
 }  // namespace kintsugi

@@ -33,10 +33,7 @@ using Stride = std::int64_t;
 
 struct Functions {
   explicit Functions(const SharedLibrary& library) {
-    const auto find = [&]<class F>(F*& function, const char* name) {
-      function = library.find<F>(name);
-      if (function == nullptr) failure("{} has no function {}", library.name(), name);
-    };
+    const auto find = [&](auto*& function, const char* name) { require(library, function, name); };
     find(create, "rocblas_create_handle");
     find(destroy, "rocblas_destroy_handle");
     find(set_stream, "rocblas_set_stream");
