@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
       model.lora = {.r = lora, .alpha = 2.0 * static_cast<double>(lora), .targets = {"all-linear"}};
     GpuOptions cuda;
     cuda.deterministic = deterministic;
-    cuda.graphs = !no_graphs && !breakdown;
+    if (no_graphs || breakdown) cuda.graphs = false;
     cuda.time_operations = breakdown;
     Trace trace;
     if (breakdown) cuda.trace = &trace;

@@ -65,6 +65,7 @@ Traits traits_of(int, Where) {
           .multiprocessors = 4,
           .memory_bytes_per_s = 0,
           .overlaps_launches = false,
+          .reliable_graphs = true,
           .checks_libraries = false};
 }
 

@@ -95,36 +95,35 @@ class EmulatedFamily : public EmulatedRun, public testing::WithParamInterface<st
     if (family == "gpt2" || family == "bloom") return "family: " + family;
     return "family: " + family + ", ffn_size: 48" + (family == "retnet" ? ", value_size: 64" : "");
   }
+
+  // Twenty steps on the CPU, and on GPUs with a launcher and a layout.
+  void compare_with_cpu(const std::string& launcher, const std::string& layout) {
+    struct Case {
+      const char* precision;
+      double tolerance;
+    };
+    const std::string model = model_of(GetParam());
+    for (const auto& [precision, tolerance] : {Case{"fp32", 1e-5}, Case{"bf16", 5e-3}}) {
+      SCOPED_TRACE(precision);
+      const std::string cpu = fmt::format("cpu-{}", precision),
+                        hip = fmt::format("hip-{}", precision);
+      train(cpu, model, "cpu", precision, 20);
+      train(hip, model, "hip", precision, 20, launcher, layout);
+      expect_same_losses(cpu, hip, tolerance);
+    }
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Each, EmulatedFamily,
                          testing::Values("gpt2", "llama", "bloom", "olmo2", "olmo3", "qwen2",
                                          "qwen3", "retnet"),
                          [](const auto& family) { return family.param; });
 
-TEST_P(EmulatedFamily, TrainsAsOnTheCpu) {
-  const std::string model = model_of(GetParam());
-  struct Case {
-    const char* precision;
-    double tolerance;
-  };
-  for (const auto& [precision, tolerance] : {Case{"fp32", 1e-5}, Case{"bf16", 5e-3}}) {
-    SCOPED_TRACE(precision);
-    const std::string cpu = fmt::format("cpu-{}", precision),
-                      hip = fmt::format("hip-{}", precision);
-    train(cpu, model, "cpu", precision, 20);
-    train(hip, model, "hip", precision, 20);
-    expect_same_losses(cpu, hip, tolerance);
-  }
-}
+TEST_P(EmulatedFamily, TrainsAsOnTheCpu) { compare_with_cpu("", ""); }
 
 // Four ranks, each with a GPU of its own, that share matrices and layers.
 TEST_P(EmulatedFamily, TrainsOnFourRanks) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
-  const std::string model = model_of(GetParam());
-  train("one", model, "cpu", "fp32", 6);
-  train("four", model, "hip", "fp32", 6, std::string(kOpenMpi) + "mpirun -np 4",
-        "layout: {tp: 2, pp: 2}\n");
-  expect_same_losses("one", "four", 1e-5);
+  compare_with_cpu(std::string(kOpenMpi) + "mpirun -np 4", "layout: {tp: 2, pp: 2}\n");
 }
 
 TEST_F(EmulatedRun, ResumesAndGenerates) {
@@ -155,6 +154,16 @@ TEST_F(EmulatedRun, OfRocm5) {
   train("old", model, "hip", "fp32", 2,
         "KINTSUGI_STAND_IN_ROCM=5.7 LD_LIBRARY_PATH=" + rocm_stand_in("../rocm5"));
   EXPECT_EQ(losses("new"), losses("old"));
+}
+
+TEST_F(EmulatedRun, ReplaysGraphsOnlyIfAsked) {
+  const std::string model = "family: llama, ffn_size: 48", broken = "KINTSUGI_STAND_IN_GRAPHS=none";
+  train("auto", model, "hip", "fp32", 2, broken);
+  train("graphs", model, "hip", "fp32", 2, "", "gpu: {graphs: true}\n");
+  EXPECT_EQ(losses("auto"), losses("graphs"));
+  const Outcome outcome = run("train graphs.yaml --set run.dir=again", broken);
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.error, HasSubstr("hipGraphLaunch"));
 }
 
 TEST_F(EmulatedRun, SaysWhatIsWrongWithAMachine) {

@@ -115,7 +115,9 @@ threads: 3
 TEST(RunConfigReading, TheOldNameOfASection) {
   const RunConfig config =
       parse(kShort + "cuda: {graphs: false, tf32: true}\n", {"cuda.device=1", "gpu.tf32=false"});
-  EXPECT_FALSE(config.gpu.graphs);
+  EXPECT_EQ(config.gpu.graphs, false);
+  EXPECT_EQ(parse(kShort).gpu.graphs, std::nullopt);
+  EXPECT_EQ(parse(kShort + "gpu: {graphs: auto}\n").gpu.graphs, std::nullopt);
   EXPECT_FALSE(config.gpu.tf32);
   EXPECT_EQ(config.gpu.device, "1");
   EXPECT_THAT(to_yaml(config), AllOf(HasSubstr("gpu:"), Not(HasSubstr("cuda:"))));

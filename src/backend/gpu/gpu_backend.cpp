@@ -207,7 +207,8 @@ void GpuBackend::download(void* destination, Tensor source) {
 void GpuBackend::synchronize() { gpu::synchronize(stream()); }
 
 void GpuBackend::replay(std::uint64_t key, const std::function<void()>& calls) {
-  if (options_.graphs && !traces())  // a trace would not see what a graph does
+  const bool replays = options_.graphs.value_or(traits_.reliable_graphs);
+  if (replays && !traces())  // a trace would not see what a graph does
     graphs_.run(key, calls, stream());
   else
     calls();

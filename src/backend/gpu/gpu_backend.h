@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct GpuOptions {
   int device = 0;
   bool deterministic = true;  // the same bits in every run on the same GPU
   bool tf32 = false;          // fp32 matmuls on the tensor cores, with 10 bits of mantissa
-  bool graphs = true;         // record repeated calls as graphs
+  // Record repeated calls as graphs; empty: where these are reliable.
+  std::optional<bool> graphs = {};
   // The file that stores the matmul algorithm chosen for each shape. The choice depends on timing,
   // so without this file a deterministic run uses the library's first proposal.
   std::string matmul_cache = {};

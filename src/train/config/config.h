@@ -246,7 +246,7 @@ struct GpuConfig {
   // Number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0"); auto: one GPU per rank.
   std::string device = "auto";
   bool deterministic = false;  // bitwise the same in every run on the same GPU; slower
-  bool graphs = true;          // replay repeated micro-batches as graphs
+  std::optional<bool> graphs;  // replay repeated micro-batches as graphs; auto: if reliable here
   bool tf32 = false;           // fp32 matmuls with a 10-bit mantissa
   // File with the fastest algorithm per matmul shape; auto: in the user's cache directory.
   std::string matmul_cache = "auto";

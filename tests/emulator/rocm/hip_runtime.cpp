@@ -4,6 +4,7 @@
 // Environment:
 //   KINTSUGI_STAND_IN_GPUS    how many devices there are; 8 by default
 //   KINTSUGI_STAND_IN_ROCM    the release, "7.0" by default
+//   KINTSUGI_STAND_IN_GRAPHS  none: graphs cannot be launched
 //   KINTSUGI_STAND_IN_TARGET  what the devices are, "gfx90a:sramecc+:xnack-" by default
 #include <atomic>
 #include <chrono>
@@ -32,7 +33,8 @@ using Clock = std::chrono::steady_clock;
 using Task = std::function<void()>;
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100,
-              kInvalidDevice = 101, kNotReady = 600, kLaunchFailure = 719, kIllegalState = 401;
+              kInvalidDevice = 101, kNotReady = 600, kLaunchFailure = 719, kIllegalState = 401,
+              kNotSupported = 801;
 
 std::string setting(const char* name, const char* otherwise) {
   const char* const value = std::getenv(name);
@@ -451,6 +453,7 @@ int hipGraphDestroy(void* graph) {
   return kSuccess;
 }
 int hipGraphLaunch(void* graph, void* stream) {
+  if (setting("KINTSUGI_STAND_IN_GRAPHS", "") == "none") return kNotSupported;
   for (const Task& task : *static_cast<Graph*>(graph))
     if (const int status = queue(stream, task); status != kSuccess) return status;
   return kSuccess;

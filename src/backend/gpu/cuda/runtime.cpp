@@ -84,6 +84,7 @@ Traits traits_of(int device, Where where) {
           .memory_bytes_per_s =
               2e3 * of(cudaDevAttrMemoryClockRate) * (of(cudaDevAttrGlobalMemoryBusWidth) / 8),
           .overlaps_launches = major >= 9,
+          .reliable_graphs = true,
           .checks_libraries = false};
 }
 
