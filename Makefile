@@ -15,14 +15,14 @@ GENERATOR = $(if $(shell command -v ninja),-G Ninja)
 
 all: build
 
-.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
+.PHONY: all packages build install demo test sanitize sanitize-kernels fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
 # What is installed depends on what is built (cmake/dependencies.txt).
 KINDS := required optional tool
 packages:
 	@scripts/install_packages.sh $(KINDS)
 demo: KINDS += demo
-test sanitize fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits: KINDS += test demo
+test sanitize sanitize-kernels fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits: KINDS += test demo
 test fault-test: KINDS += cluster
 test: KINDS += browser hip
 
@@ -62,6 +62,17 @@ sanitize: packages
 	$(call configure,build-tsan,-DKINTSUGI_SANITIZE=thread -DKINTSUGI_TESTS=ON -DKINTSUGI_TEST_FILTER='^tests/($(THREADED))/')
 	@cmake --build build-tsan -j $(JOBS) --target kintsugi kintsugi_tests
 	@FILTER='$(FILTER)' scripts/sanitize.sh build-tsan thread $(JOBS)
+
+# The operation tests on emulated GPUs of both widths: with the address and undefined-behaviour sanitizers, then with kernels
+# whose races are looked for. FILTER='*Attention*' runs only these tests.
+EMULATED := kintsugi_emulated_tests_32 kintsugi_emulated_tests_64
+sanitize-kernels: packages
+	$(call configure,build-asan,-DKINTSUGI_SANITIZE=address -DKINTSUGI_TESTS=ON)
+	@cmake --build build-asan -j $(JOBS) --target $(EMULATED)
+	@for program in $(EMULATED); do FILTER='$(FILTER)' scripts/sanitize.sh build-asan address $(JOBS) $$program || exit 1; done
+	$(call configure,build-races,-DKINTSUGI_RACE_CHECK=ON -DKINTSUGI_TESTS=ON -DKINTSUGI_CUDA=OFF)
+	@cmake --build build-races -j $(JOBS) --target $(EMULATED)
+	@for program in $(EMULATED); do FILTER='$(FILTER)' scripts/sanitize.sh build-races races $(JOBS) $$program || exit 1; done
 
 # Compares N random layouts with one process. SEED repeats a draw, PRECISION=fp32 uses fp32 for all, CASE='tp=2 …' runs one.
 N ?= 200

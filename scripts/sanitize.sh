@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Runs the tests of a build with a sanitizer: sanitize.sh BUILD address|thread JOBS
+# Runs the tests of a build with a sanitizer: sanitize.sh BUILD address|thread|races JOBS [PROGRAM]
 # One process per job and not one per test, because an instrumented process takes a second to start. What is left out, and why,
 # is in tests/sanitizers/. FILTER='Suite.*' runs only these tests.
 set -euo pipefail
-build=$1 sanitizer=$2 jobs=$3
+build=$1 sanitizer=$2 jobs=$3 program=${4:-kintsugi_tests}
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-left_out=$(sed -e 's/ *#.*//' -e '/^$/d' "$root/tests/sanitizers/$sanitizer.txt" | paste -sd:)
+list=$root/tests/sanitizers/$sanitizer.txt left_out=
+if [ -e "$list" ]; then left_out=$(sed -e 's/ *#.*//' -e '/^$/d' "$list" | paste -sd:); fi
+case $program in
+  *_32) all='*emulated*:Emulator*' ;;
+  *_64) all='*hip*:Emulator*' ;;
+  *) all='*' ;;
+esac
 export LSAN_OPTIONS="${LSAN_OPTIONS:-} suppressions=$root/scripts/leak_sanitizer.supp print_suppressions=0"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-} suppressions=$root/scripts/thread_sanitizer.supp print_suppressions=0"
 export GTEST_TOTAL_SHARDS=$jobs GTEST_BRIEF=1
@@ -15,7 +21,7 @@ running=()
 rm -f "$build"/times-*.txt
 for ((shard = 0; shard < jobs; ++shard)); do
   GTEST_SHARD_INDEX=$shard KINTSUGI_TEST_TIMES="$build/times-$shard.txt" \
-    "$build/kintsugi_tests" --gtest_filter="${FILTER:-*}-$left_out" > "$build/sanitize-$shard.log" 2>&1 &
+    "$build/$program" --gtest_filter="${FILTER:-$all}-$left_out" > "$build/sanitize-$shard.log" 2>&1 &
   running+=($!)
 done
 trap 'kill "${running[@]}" 2> /dev/null' EXIT

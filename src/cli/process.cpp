@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +31,8 @@ int report_output(int reason) {
 
 bool output_failed() { return std::ferror(stdout) != 0 || !std::cout; }
 
-volatile sig_atomic_t shutdown_signals = 0;
+std::atomic<int> shutdown_signals = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void count_shutdown_signal(int signal) {
   if (shutdown_signals > 0) _exit(128 + signal);

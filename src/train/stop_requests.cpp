@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -25,7 +26,8 @@ namespace kintsugi {
 namespace {
 
 constexpr std::array<int, 4> kSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
-volatile sig_atomic_t received_signal = 0;
+std::atomic<int> received_signal = 0;  // written by the handler, read by ranks in any thread
+static_assert(std::atomic<int>::is_always_lock_free);
 std::atomic<int> handlers = 0;  // objects that exist; the first one installs the handlers
 std::array<struct sigaction, kSignals.size()> previous;
 struct sigaction previous_pipe;
@@ -51,11 +53,13 @@ void wait_for_second_interrupt() {
 }
 
 void handle(int signal) {
+  const int saved = errno;
   if (signal == SIGINT && received_signal == SIGINT) {
     if (!has_callback.exchange(false)) _exit(kInterrupted);
     sem_post(&second_interrupt);
   }
   received_signal = signal;
+  errno = saved;
 }
 
 }  // namespace
