@@ -53,7 +53,8 @@ test: packages
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 # The tests with the address and undefined-behaviour sanitizers, then those of folders with threads with the thread sanitizer
-# (tests/sanitizers/ lists what is left out). Those of tests/parallel have no threads but the test's own, which are its ranks. FILTER='Suite.*' runs only these tests.
+# (tests/sanitizers/ lists what is left out). Those of tests/parallel have no threads but the test's own, which are its ranks.
+# FILTER='Suite.*' runs only these tests.
 THREADED := comm|core|data|energy|http|serve|train
 sanitize: packages
 	$(call configure,build-asan,-DKINTSUGI_SANITIZE=address -DKINTSUGI_TESTS=ON)
