@@ -246,8 +246,9 @@ struct GpuConfig {
   // Number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0"); auto: one GPU per rank.
   std::string device = "auto";
   bool deterministic = false;  // bitwise the same in every run on the same GPU; slower
-  std::optional<bool> graphs;  // replay repeated micro-batches as graphs; auto: if reliable here
-  bool tf32 = false;           // fp32 matmuls with a 10-bit mantissa
+  // Replay repeated micro-batches as graphs; auto: where these are reliable.
+  std::optional<bool> graphs = {};
+  bool tf32 = false;  // fp32 matmuls with a 10-bit mantissa
   // File with the fastest algorithm per matmul shape; auto: in the user's cache directory.
   std::string matmul_cache = "auto";
   bool operator==(const GpuConfig&) const = default;
