@@ -270,7 +270,7 @@ void forward(const Problem& p) {
   const std::int64_t queries = p.q.size(2), tiles = p.q.size(0) * p.q.size(1) * queries;
   std::int32_t own = 0;
   std::int32_t& next = p.masked ? *p.counter : own;
-  for (std::int64_t tile = next++; tile < tiles; tile = next++)
+  for (std::int64_t tile = next++; tile >= 0 && tile < tiles; tile = next++)
     forward_row(p, tile / queries / p.q.size(1), tile / queries % p.q.size(1), tile % queries);
 }
 
