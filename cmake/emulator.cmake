@@ -12,8 +12,8 @@ file(GLOB host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/*.cpp)
 file(GLOB hip CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/hip/*.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp)
 file(GLOB emulator CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*.cpp)
 file(GLOB emulator_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*_test.cpp)
-set(own_runtime ${CMAKE_SOURCE_DIR}/tests/emulator/runtime.cpp ${CMAKE_SOURCE_DIR}/tests/emulator/libraries.cpp)
-set(no_attention ${CMAKE_SOURCE_DIR}/src/backend/gpu/hip/attention_missing.cpp)
+set(own_runtime ${CMAKE_SOURCE_DIR}/tests/emulator/runtime.cpp ${CMAKE_SOURCE_DIR}/tests/emulator/libraries.cpp
+  ${CMAKE_SOURCE_DIR}/tests/emulator/attention_missing.cpp)
 list(REMOVE_ITEM emulator ${emulator_tests} ${own_runtime})
 set(units "")
 foreach(kernel ${kernels})  # a .cu is a source of CUDA: each is included by a C++ file
@@ -29,7 +29,7 @@ if(KINTSUGI_RACE_CHECK)
   set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -fsanitize=thread)
 endif()
 
-add_library(kintsugi_emulated_gpu_32 OBJECT ${units} ${host} ${emulator} ${own_runtime} ${no_attention})
+add_library(kintsugi_emulated_gpu_32 OBJECT ${units} ${host} ${emulator} ${own_runtime})
 add_library(kintsugi_emulated_gpu_64 OBJECT ${units} ${host} ${emulator} ${hip})
 foreach(wave 32 64)
   set(gpu kintsugi_emulated_gpu_${wave})
@@ -48,15 +48,23 @@ foreach(wave 32 64)
     GTest::gmock GTest::gtest_main)
 endforeach()
 
+target_sources(kintsugi_emulated_tests_64 PRIVATE tests/emulator/rocm/aotriton_test.cpp)
+
 add_executable(kintsugi_emulated src/cli/main.cpp src/cli/processor_check.cpp $<TARGET_OBJECTS:kintsugi_emulated_gpu_64>)
 target_link_libraries(kintsugi_emulated PRIVATE kintsugi_engine Boost::context)
 target_link_options(kintsugi_emulated PRIVATE -Wl,--build-id=sha1)
 foreach(program kintsugi_emulated kintsugi_emulated_tests_64)
   set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON BUILD_RPATH ${KINTSUGI_ROCM})
-  add_dependencies(${program} stand_in_hip stand_in_rocblas stand_in_hipblaslt stand_in_rccl stand_in_hip_5 stand_in_rocblas_5)
+  add_dependencies(${program} stand_in_hip stand_in_rocblas stand_in_hipblaslt stand_in_rccl stand_in_hip_5 stand_in_rocblas_5 stand_in_aotriton)
 endforeach()
 
 gtest_discover_tests(kintsugi_emulated_tests_32 TEST_PREFIX wave32. TEST_FILTER "*emulated*:Emulator*" DISCOVERY_MODE PRE_TEST
   DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
-gtest_discover_tests(kintsugi_emulated_tests_64 TEST_PREFIX wave64. TEST_FILTER "*hip*:Emulator*" DISCOVERY_MODE PRE_TEST
+gtest_discover_tests(kintsugi_emulated_tests_64 TEST_PREFIX wave64. TEST_FILTER "*hip*:Emulator*:Aotriton*" DISCOVERY_MODE PRE_TEST
   DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+# The operation tests of attention again, with AOTriton where it can.
+foreach(release 0.10 0.11 0.13)
+  gtest_discover_tests(kintsugi_emulated_tests_64 TEST_PREFIX aotriton_${release}. TEST_FILTER "*/Attention*hip_bf16*"
+    DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 TEST_LIST aotriton_${release}_tests
+    PROPERTIES TIMEOUT 300 ENVIRONMENT "ROCM_PATH=${KINTSUGI_ROCM}/aotriton;KINTSUGI_STAND_IN_AOTRITON=${release}")
+endforeach()

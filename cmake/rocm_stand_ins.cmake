@@ -25,13 +25,16 @@ kintsugi_stand_in(stand_in_rocblas_5 rocblas ${CMAKE_BINARY_DIR}/rocm5 SOURCES t
   LIBRARIES stand_in_hip_5 ${OPENBLAS_LIBRARY})
 kintsugi_stand_in(stand_in_hipblaslt hipblaslt ${KINTSUGI_ROCM} SOURCES tests/emulator/rocm/hipblaslt.cpp
   LIBRARIES stand_in_hip ${OPENBLAS_LIBRARY})
+# Not beside the others: programs find it with ROCM_PATH=${KINTSUGI_ROCM}/aotriton, and have no AOTriton without.
+kintsugi_stand_in(stand_in_aotriton aotriton_v2 ${KINTSUGI_ROCM}/aotriton/lib SOURCES tests/emulator/rocm/aotriton.cpp src/tensor/dtype.cpp
+  LIBRARIES stand_in_hip)
 
 # RCCL for programs that load HIP's stand-in, and for tests that load fake_hip_streams: as it is, and as it was before ROCm 6.0.
 set(rccl tests/emulator/rocm/rccl.cpp tests/emulator/rocm/rccl_comm.cpp src/comm/reduce.cpp src/tensor/dtype.cpp)
 kintsugi_stand_in(stand_in_rccl rccl ${KINTSUGI_ROCM} SOVERSION 1 SOURCES ${rccl} LIBRARIES stand_in_hip)
 kintsugi_stand_in(stand_in_rccl_alone rccl ${KINTSUGI_ROCM}/alone SOVERSION 1 SOURCES ${rccl})
 kintsugi_stand_in(stand_in_rccl_old rccl ${KINTSUGI_ROCM}/old SOVERSION 1 SOURCES ${rccl} DEFINITIONS WITHOUT_NEW_FUNCTIONS)
-set_target_properties(stand_in_rccl stand_in_rccl_alone stand_in_rccl_old PROPERTIES CXX_VISIBILITY_PRESET hidden)
+set_target_properties(stand_in_aotriton stand_in_rccl stand_in_rccl_alone stand_in_rccl_old PROPERTIES CXX_VISIBILITY_PRESET hidden)
 add_library(fake_hip_streams MODULE tests/fakes/hip_streams.cpp)
 set_target_properties(fake_hip_streams PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
 add_dependencies(kintsugi_tests stand_in_rccl_alone stand_in_rccl_old fake_hip_streams)

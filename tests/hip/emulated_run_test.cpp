@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,38 @@ TEST_F(EmulatedRun, ReplaysGraphsOnlyIfAsked) {
   const Outcome outcome = run("train graphs.yaml --set run.dir=again", broken);
   EXPECT_NE(outcome.code, 0);
   EXPECT_THAT(outcome.error, HasSubstr("hipGraphLaunch"));
+}
+
+// Of each release, whose parameters, log-sum-exps and kernels differ.
+TEST_F(EmulatedRun, TrainsWithAotriton) {
+  const std::string model = "family: llama, ffn_size: 48, kv_heads: 1";
+  const auto with = [](const std::string& release) {
+    return "ROCM_PATH=" + rocm_stand_in("aotriton") + " KINTSUGI_STAND_IN_AOTRITON=" + release;
+  };
+  const auto lines_with = [&](const std::string& file, const std::string& text) {
+    int count = 0;
+    std::istringstream log(content_of(file));
+    for (std::string line; std::getline(log, line);) count += line.find(text) != std::string::npos;
+    return count;
+  };
+  train("cpu", model, "cpu", "bf16", 12);
+  for (const std::string release : {"0.10", "0.11", "0.13"}) {
+    SCOPED_TRACE(release);
+    train(release, model, "hip", "bf16", 12, with(release));
+    expect_same_losses("cpu", release, 5e-3);
+    const std::string name = release == "0.13" ? "0.12 or 0.13" : release;
+    EXPECT_EQ(lines_with(release + "/log.txt", ", AOTriton " + name), 1);
+    EXPECT_EQ(lines_with("error.txt", "portable"), 0);
+  }
+  // One that is not known, and none.
+  train("unknown", model, "hip", "bf16", 12, with("0.14"));
+  EXPECT_EQ(lines_with("error.txt",
+                       "attention runs on the portable kernel, which is slower: "
+                       "libaotriton_v2.so is none of 0.10 to 0.13"),
+            1);
+  train("none", model, "hip", "bf16", 12);
+  EXPECT_EQ(lines_with("none/log.txt", "AOTriton") + lines_with("error.txt", "portable"), 0);
+  EXPECT_EQ(losses("unknown"), losses("none"));
 }
 
 TEST_F(EmulatedRun, SaysWhatIsWrongWithAMachine) {

@@ -8,8 +8,8 @@
 #include "backend/backend.h"
 #include "backend/gpu/runtime.h"
 
-// Attention by the fused kernels of the vendor's library (cuDNN): which calls it supports, their
-// plans, and their execution.
+// Attention by the fused kernels of the vendor's library (cuDNN, AOTriton): which calls it
+// supports, their plans, and their execution.
 namespace kintsugi::gpu {
 
 struct AttentionCall {
@@ -46,5 +46,9 @@ class FusedAttention {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// to = factor * from, both contiguous fp32: for a library whose log-sum-exp has another base. They
+// may be the same.
+void scale_sums(Tensor to, Tensor from, double factor, Stream stream);
 
 }  // namespace kintsugi::gpu

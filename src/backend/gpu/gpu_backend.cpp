@@ -9,6 +9,7 @@
 #include "backend/gpu/peaks.h"
 #include "backend/gpu/self_check.h"
 #include "core/free_memory.h"
+#include "core/log.h"
 #include "core/units.h"
 
 namespace kintsugi {
@@ -45,10 +46,7 @@ std::unique_ptr<Backend> make_gpu_backend(const GpuOptions& options) {
     user_error("{}; set device: cpu", why);
   gpu::select_device(options.device);
   auto backend = std::make_unique<gpu::GpuBackend>(options);
-  if (gpu::traits_of(options.device).checks_libraries)
-    if (const std::string wrong = gpu::wrong_matmul(*backend); !wrong.empty())
-      user_error("{} computes wrongly: {}; use another release of its libraries, and tell us",
-                 backend->description(), wrong);
+  if (gpu::traits_of(options.device).checks_libraries) backend->check_libraries();
   return backend;
 }
 
@@ -108,6 +106,19 @@ GpuBackend::GpuBackend(const GpuOptions& options)
 
 GpuBackend::~GpuBackend() { drain(stream()); }
 
+void GpuBackend::check_libraries() {
+  if (const std::string wrong = wrong_matmul(*this); !wrong.empty())
+    user_error("{} computes wrongly: {}; use another release of its libraries, and tell us",
+               description(), wrong);
+  const AttentionCheck found = check_attention(*this, attention_);
+  if (found.wrong.empty()) {
+    attention_library_ = found.library;
+    return;
+  }
+  log_warning("attention runs on the portable kernel, which is slower: {}", found.wrong);
+  attention_.set_choice(AttentionChoice::Portable);
+}
+
 void* GpuBackend::allocate(std::size_t bytes) { return device_allocate(bytes); }
 void GpuBackend::release(void* address, std::size_t) noexcept {
   gpu::release(address);  // waits for the device
@@ -117,7 +128,8 @@ void GpuBackend::release(void* address, std::size_t) noexcept {
 std::string GpuBackend::description() const {
   return fmt::format("{}:{}: {}, {} ({}, {}), {}", platform(), device_.index, device_.name,
                      format_bytes(static_cast<double>(device_.memory_bytes)), device_.uuid,
-                     device_.pci, matmul_.library());
+                     device_.pci, matmul_.library()) +
+         (attention_library_.empty() ? "" : ", " + attention_library_);
 }
 
 Backend::Peak GpuBackend::peak_flops(DType dtype) {

@@ -57,6 +57,8 @@ class GpuBackend final : public Backend {
   explicit GpuBackend(const GpuOptions& options);  // its device is selected
   ~GpuBackend() override;
 
+  // User error if matmuls are wrong; attention then runs on our own kernels.
+  void check_libraries();
   Stream stream() const { return stream_.get(); }
 
   void* allocate(std::size_t bytes) override;
@@ -117,6 +119,7 @@ class GpuBackend final : public Backend {
   Context context_;
   Matmul matmul_;
   Attention attention_;
+  std::string attention_library_;  // that computes attention; empty: not known
   GraphReplay graphs_;
   OperationTimer timer_;
   CostMeter costs_;

@@ -29,7 +29,7 @@ struct Traits {
   double memory_bytes_per_s = 0;   // 0: not known
   bool overlaps_launches = false;  // programmatic dependent launch (kernels/launch.cuh)
   bool reliable_graphs = false;    // so that runs replay them unless told otherwise
-  bool checks_libraries = false;   // by a few matmuls when a backend is made (self_check.h)
+  bool checks_libraries = false;   // when a backend is made (self_check.h)
 };
 Traits traits_of(int device, Where where = Where::current());
 std::string why_unsupported(int device);  // by our kernels; empty: they run there

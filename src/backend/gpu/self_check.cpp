@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -83,7 +85,101 @@ std::string wrong(Backend& backend, const Form& f) {
   return "";
 }
 
+// ---- attention
+
+constexpr std::int64_t kBatch = 2, kTokens = 24, kHeads = 2, kDim = 16;
+
+struct Result {
+  const char* name;
+  std::vector<double> values;
+  double tolerance;  // of the largest value
+};
+
+template <class T>
+std::vector<double> read(Backend& backend, const Tensor& x) {
+  std::vector<T> found(static_cast<std::size_t>(x.elements()));
+  backend.download(found.data(), x);
+  std::vector<double> values;
+  for (const T value : found)
+    values.push_back(static_cast<double>(static_cast<Accumulator<T>>(value)));
+  return values;
+}
+
+template <class T>
+std::vector<Result> attend(Backend& backend, Attention& attention, AttentionChoice choice,
+                           std::int64_t kv_heads, const AttentionOptions& options) {
+  Arena arena(backend);
+  const auto tensor = [&](std::int64_t heads, int seed) {
+    return make<T>(backend, arena, kBatch * kTokens, heads * kDim, seed)
+        .view({kBatch, kTokens, heads, kDim});
+  };
+  const Tensor q = tensor(kHeads, 0), k = tensor(kv_heads, 1), v = tensor(kv_heads, 2),
+               dout = tensor(kHeads, 3), out = tensor(kHeads, 0), dq = tensor(kHeads, 0),
+               dk = tensor(kv_heads, 0), dv = tensor(kv_heads, 0);
+  const Tensor lse =
+      make<float>(backend, arena, kBatch * kHeads, kTokens, 0).view({kBatch, kHeads, kTokens});
+  const Stream stream = backend.device().stream;
+  attention.set_choice(choice);
+  attention.forward(out, lse, q, k, v, options, stream);
+  attention.backward(dq, dk, dv, dout, out, lse, q, k, v, options, stream);
+  constexpr double kNarrow = 0.02, kWide = 1e-3;
+  return {{"output", read<T>(backend, out), kNarrow},
+          {"log-sum-exp", read<float>(backend, lse), kWide},
+          {"dq", read<T>(backend, dq), kNarrow},
+          {"dk", read<T>(backend, dk), kNarrow},
+          {"dv", read<T>(backend, dv), kNarrow}};
+}
+
+std::string difference(const std::vector<Result>& found, const std::vector<Result>& right) {
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    const std::vector<double>&a = found[i].values, &b = right[i].values;
+    double largest = 0;
+    for (const double value : b) largest = std::max(largest, std::abs(value));
+    for (std::size_t j = 0; j < b.size(); ++j)
+      if (!(std::abs(a[j] - b[j]) <= right[i].tolerance * largest))
+        return fmt::format("element {} of {} is {:.4g}, not {:.4g}", j, right[i].name, a[j], b[j]);
+  }
+  return "";
+}
+
+// Of the library, where it computes this at all.
+template <class T>
+AttentionCheck check_one(Backend& backend, Attention& attention, std::int64_t kv_heads,
+                         std::int64_t window) {
+  const AttentionOptions options{.scale = 0.06, .window = window};
+  std::vector<Result> found;
+  try {
+    found = attend<T>(backend, attention, AttentionChoice::Fused, kv_heads, options);
+  } catch (const Failure&) {
+    return {};
+  }
+  const std::string library = attention.last_kernel();
+  const auto right = attend<T>(backend, attention, AttentionChoice::Portable, kv_heads, options);
+  const std::string what = difference(found, right);
+  if (what.empty()) return {.library = library};
+  return {.library = library,
+          .wrong = fmt::format("{} computes attention in {}{} wrongly: {}", library,
+                               kintsugi::to_string(DTypeOf<T>::value),
+                               window > 0 ? " with a window" : "", what)};
+}
+
 }  // namespace
+
+AttentionCheck check_attention(Backend& backend, Attention& attention) {
+  AttentionCheck all;
+  for (const DType type : {DType::BF16, DType::F16})
+    for (const std::int64_t window : {0, 7})
+      visit_float(type, [&]<class T>() {
+        // Libraries have other kernels for heads that share keys.
+        const std::int64_t kv_heads = type == DType::BF16 ? kHeads : 1;
+        const AttentionCheck one = check_one<T>(backend, attention, kv_heads, window);
+        if (!one.library.empty()) all.library = one.library;
+        if (all.wrong.empty()) all.wrong = one.wrong;
+      });
+  attention.set_choice(AttentionChoice::Auto);
+  if (all.wrong.empty() && !attention.refusals().empty()) all.wrong = attention.refusals().front();
+  return all;
+}
 
 std::string wrong_matmul(Backend& backend) {
   std::string what;

@@ -38,21 +38,21 @@ std::set<std::string> loaded_runtimes() {
   return files;
 }
 
-// A library of another release brings its own runtime, which knows nothing of our memory.
-void check_one_runtime() {
-  const std::set<std::string> files = loaded_runtimes();
-  if (files.size() < 2) return;
-  user_error("the libraries of two releases of ROCm are mixed ({}, {}): load one module of ROCm",
-             *files.begin(), *files.rbegin());
-}
-
 }  // namespace
+
+std::string mixed_runtimes() {
+  const std::set<std::string> files = loaded_runtimes();
+  if (files.size() < 2) return "";
+  return fmt::format("{}, {}", *files.begin(), *files.rbegin());
+}
 
 std::vector<std::unique_ptr<MatmulLibrary>> matmul_libraries(const MatmulSettings&) {
   std::vector<std::unique_ptr<MatmulLibrary>> libraries;
   std::string why_no_hipblaslt, why_no_rocblas;
   auto hipblaslt = open_hipblaslt(why_no_hipblaslt), rocblas = open_rocblas(why_no_rocblas);
-  check_one_runtime();
+  if (const std::string files = mixed_runtimes(); !files.empty())
+    user_error("the libraries of two releases of ROCm are mixed ({}): load one module of ROCm",
+               files);
   // It alone has every form.
   if (!rocblas)
     user_error(

@@ -1,6 +1,7 @@
 // Kernels on rows of attention, with one warp per row (sequence, head, query).
 #include <limits>
 
+#include "backend/gpu/fused_attention.h"
 #include "backend/gpu/kernels.h"
 #include "backend/gpu/kernels/device.cuh"
 #include "backend/gpu/kernels/launch.cuh"
@@ -64,6 +65,12 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (lane == 0) *lse.at(b, h, query) = -std::numeric_limits<Acc<T>>::infinity();
 }
 
+__global__ void __launch_bounds__(32 * kWarps)
+    scale_kernel(float* to, const float* from, float factor, std::int64_t elements) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < elements) to[i] = factor * from[i];
+}
+
 template <class T>
 Outputs<T> outputs_of(const Tensor& x) {
   return {data_of<std::remove_const_t<T>>(x), x.stride(0), x.stride(1), x.stride(2)};
@@ -109,6 +116,16 @@ void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, Stream stre
                   document_start.stride(0), static_cast<int>(out.extent(1)),
                   static_cast<int>(out.extent(3)));
   });
+}
+
+void scale_sums(Tensor to, Tensor from, double factor, Stream stream) {
+  KINTSUGI_CHECK(to.dtype() == DType::F32 && from.dtype() == DType::F32 && to.contiguous() &&
+                     from.contiguous() && to.elements() == from.elements(),
+                 "sums {} of {}", to_string(to.shape()), to_string(from.shape()));
+  const std::int64_t blocks = ceil_div<std::int64_t>(to.elements(), 32 * kWarps);
+  launch_kernel(stream, scale_kernel, dim3(static_cast<unsigned>(blocks)), 32 * kWarps, 0,
+                data_of<float>(to), data_of<float>(from), static_cast<float>(factor),
+                to.elements());
 }
 
 }  // namespace kintsugi::gpu
