@@ -56,7 +56,5 @@ foreach(program kintsugi_emulated kintsugi_emulated_tests_64)
   add_dependencies(${program} stand_in_hip stand_in_rocblas stand_in_hipblaslt stand_in_rccl stand_in_hip_5 stand_in_rocblas_5)
 endforeach()
 
-gtest_discover_tests(kintsugi_emulated_tests_32 TEST_PREFIX wave32. TEST_FILTER "*emulated*:Emulator*" DISCOVERY_MODE PRE_TEST
-  DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
-gtest_discover_tests(kintsugi_emulated_tests_64 TEST_PREFIX wave64. TEST_FILTER "*hip*:Emulator*" DISCOVERY_MODE PRE_TEST
-  DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+kintsugi_suites(kintsugi_emulated_tests_32 PREFIX wave32. FILTER "*emulated*:Emulator*")
+kintsugi_suites(kintsugi_emulated_tests_64 PREFIX wave64. FILTER "*hip*:Emulator*")

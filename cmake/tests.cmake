@@ -51,9 +51,8 @@ endforeach()
 target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yaml-cpp nlohmann_json::nlohmann_json
   GTest::gtest GTest::gmock GTest::gtest_main)
 add_dependencies(kintsugi_tests kintsugi ${fakes})
-include(GoogleTest)
-# Listing takes a second, and more where the libraries of CUDA are read from a slow file system.
-gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+include(${CMAKE_CURRENT_LIST_DIR}/test_suites.cmake)
+kintsugi_suites(kintsugi_tests APART "/(PairsOfFeatures|DocumentTest|EmulatedFamily|Fp8Families|ExcludedNodesOfRank|InterruptTest)$|^(Stages|CheckpointOfManyRanks|TrainOnRanks)$")
 include(${CMAKE_CURRENT_LIST_DIR}/rocm_stand_ins.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/emulator.cmake)
 
