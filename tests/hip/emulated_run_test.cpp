@@ -111,8 +111,8 @@ TEST_P(EmulatedFamily, TrainsAsOnTheCpu) {
     SCOPED_TRACE(precision);
     const std::string cpu = fmt::format("cpu-{}", precision),
                       hip = fmt::format("hip-{}", precision);
-    train(cpu, model, "cpu", precision, 20);
-    train(hip, model, "hip", precision, 20);
+    train(cpu, model, "cpu", precision, 12);
+    train(hip, model, "hip", precision, 12);
     expect_same_losses(cpu, hip, tolerance);
   }
 }
