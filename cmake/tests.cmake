@@ -51,6 +51,10 @@ foreach(folder tests ${test_folders})
 endforeach()
 target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yaml-cpp nlohmann_json::nlohmann_json
   GTest::gtest GTest::gmock GTest::gtest_main)
+# The engine before the tests: of a template that both instantiate the linker keeps the first copy, and that of a test is not
+# optimised. The engine would call it, too.
+target_link_options(kintsugi_tests PRIVATE LINKER:--whole-archive $<TARGET_FILE:kintsugi_engine> $<TARGET_FILE:kintsugi_test_support>
+  LINKER:--no-whole-archive)
 add_dependencies(kintsugi_tests kintsugi ${fakes})
 include(${CMAKE_CURRENT_LIST_DIR}/test_suites.cmake)
 kintsugi_suites(kintsugi_tests APART "/(PairsOfFeatures|DocumentTest|EmulatedFamily|Fp8Families|ExcludedNodesOfRank|InterruptTest)$|^(Stages|CheckpointOfManyRanks|TrainOnRanks)$")
