@@ -58,13 +58,9 @@ foreach(program kintsugi_emulated kintsugi_emulated_tests_64)
   add_dependencies(${program} stand_in_hip stand_in_rocblas stand_in_hipblaslt stand_in_rccl stand_in_hip_5 stand_in_rocblas_5 stand_in_aotriton)
 endforeach()
 
-gtest_discover_tests(kintsugi_emulated_tests_32 TEST_PREFIX wave32. TEST_FILTER "*emulated*:Emulator*" DISCOVERY_MODE PRE_TEST
-  DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
-gtest_discover_tests(kintsugi_emulated_tests_64 TEST_PREFIX wave64. TEST_FILTER "*hip*:Emulator*:Aotriton*" DISCOVERY_MODE PRE_TEST
-  DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
-# The operation tests of attention again, with AOTriton where it can.
-foreach(release 0.10 0.11 0.13)
-  gtest_discover_tests(kintsugi_emulated_tests_64 TEST_PREFIX aotriton_${release}. TEST_FILTER "*/Attention*hip_bf16*"
-    DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 TEST_LIST aotriton_${release}_tests
-    PROPERTIES TIMEOUT 300 ENVIRONMENT "ROCM_PATH=${KINTSUGI_ROCM}/aotriton;KINTSUGI_STAND_IN_AOTRITON=${release}")
+kintsugi_suites(kintsugi_emulated_tests_32 PREFIX wave32. FILTER "*emulated*:Emulator*")
+kintsugi_suites(kintsugi_emulated_tests_64 PREFIX wave64. FILTER "*hip*:Emulator*:Aotriton*")
+foreach(release 0.10 0.11 0.13)  # the operation tests of attention again, with AOTriton where it can
+  kintsugi_suites(kintsugi_emulated_tests_64 PREFIX aotriton_${release}. FILTER "*/Attention*hip_bf16*"
+    ENVIRONMENT "ROCM_PATH=${KINTSUGI_ROCM}/aotriton;KINTSUGI_STAND_IN_AOTRITON=${release}")
 endforeach()

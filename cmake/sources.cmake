@@ -1,12 +1,12 @@
-# kintsugi_sources(TARGET FOLDERS [INCLUDE regex] [EXCLUDE regex] [BATCH n] [PLANS] [OPTIONS flags…]): adds *.cpp of folders to a target,
-# compiled with these flags, at most n files together. PLANS: the planner's tests spend their time there.
+# kintsugi_sources(TARGET FOLDERS [INCLUDE regex] [EXCLUDE regex] [BATCH n] [BUSY] [OPTIONS flags…]): adds *.cpp of folders to a target,
+# compiled with these flags, at most n files together. BUSY: tests spend their time there, so that a sanitizer's build optimises it too.
 #
 # With KINTSUGI_UNITY the files of a folder are compiled as one: headers and templates are then read once, not once per file,
 # which halves the processor time of a build. Off, an edit recompiles one file only: the better choice for development.
 option(KINTSUGI_UNITY "Compile the files of a folder together" ON)
 
 function(kintsugi_sources target folders)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "PLANS" "INCLUDE;EXCLUDE;FILTER;BATCH" "OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "BUSY" "INCLUDE;EXCLUDE;FILTER;BATCH" "OPTIONS")
   set(sources "")
   foreach(folder ${folders})
     file(GLOB found CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
@@ -52,7 +52,7 @@ function(kintsugi_sources target folders)
     list(TRANSFORM sources PREPEND ${CMAKE_SOURCE_DIR}/)
   endif()
   if(KINTSUGI_SANITIZE)  # only what spends the time of a test is worth optimising
-    if(NOT arg_PLANS AND ("-O0" IN_LIST arg_OPTIONS OR "-O1" IN_LIST arg_OPTIONS))
+    if(NOT arg_BUSY AND ("-O0" IN_LIST arg_OPTIONS OR "-O1" IN_LIST arg_OPTIONS))
       set(level -O0)
     else()
       set(level -O1)

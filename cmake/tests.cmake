@@ -1,7 +1,8 @@
 # The tests, as one program, and the programs behind make fuzz-layouts, fuzz-parsers, kill-test, fault-test, hostile and mutation-check.
 enable_testing()
 add_library(kintsugi_test_support STATIC)
-kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp" OPTIONS -O0)
+# Optimised, unlike most tests: it draws layouts, damages files and adds up what ranks send.
+kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp" BUSY OPTIONS -O1)
 target_sources(kintsugi_test_support PRIVATE tests/support/paths.cpp)
 target_include_directories(kintsugi_test_support PUBLIC tests)
 set_source_files_properties(tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
@@ -29,14 +30,14 @@ set_target_properties(fake_call_log PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_
 target_link_libraries(fake_call_log PRIVATE ${CMAKE_DL_LIBS})
 list(APPEND fakes fake_call_log)
 
-# The operation tests, which also run on emulated GPUs (emulator.cmake).
+# The operation tests, which also run on emulated GPUs (emulator.cmake). Optimised: they spend their time in their references.
 file(GLOB backend_tests CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/backend/*_test.cpp)
 if(KINTSUGI_TEST_FILTER)
   list(FILTER backend_tests INCLUDE REGEX "${KINTSUGI_TEST_FILTER}")
 endif()
 if(backend_tests)
   add_library(kintsugi_backend_tests OBJECT)
-  kintsugi_sources(kintsugi_backend_tests tests/backend INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12 OPTIONS -O0)
+  kintsugi_sources(kintsugi_backend_tests tests/backend INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12 BUSY OPTIONS -O1)
   target_link_libraries(kintsugi_backend_tests PRIVATE kintsugi_test_support nlohmann_json::nlohmann_json GTest::gtest GTest::gmock)
   set(backend_tests $<TARGET_OBJECTS:kintsugi_backend_tests>)
 endif()
@@ -50,10 +51,13 @@ foreach(folder tests ${test_folders})
 endforeach()
 target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yaml-cpp nlohmann_json::nlohmann_json
   GTest::gtest GTest::gmock GTest::gtest_main)
+# The engine before the tests: of a template that both instantiate the linker keeps the first copy, and that of a test is not
+# optimised. The engine would call it, too.
+target_link_options(kintsugi_tests PRIVATE LINKER:--whole-archive $<TARGET_FILE:kintsugi_engine> $<TARGET_FILE:kintsugi_test_support>
+  LINKER:--no-whole-archive)
 add_dependencies(kintsugi_tests kintsugi ${fakes})
-include(GoogleTest)
-# Listing takes a second, and more where the libraries of CUDA are read from a slow file system.
-gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+include(${CMAKE_CURRENT_LIST_DIR}/test_suites.cmake)
+kintsugi_suites(kintsugi_tests APART "/(PairsOfFeatures|DocumentTest|EmulatedFamily|Fp8Families|ExcludedNodesOfRank|InterruptTest)$|^(Stages|CheckpointOfManyRanks|TrainOnRanks)$")
 include(${CMAKE_CURRENT_LIST_DIR}/rocm_stand_ins.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/emulator.cmake)
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <map>
+#include <span>
 #include <tuple>
 
 #include "backend/phase.h"
@@ -18,7 +18,7 @@ namespace {
 struct Interval {
   int begin = -1, end = -1;
 };
-using Intervals = std::map<int, Interval>;  // by micro-batch
+using Intervals = std::vector<Interval>;  // by micro-batch; empty: the chunk has no such buffers
 
 // Name in a trace: "forward 3", with the chunk if there are several.
 std::string name_of(const Action& action, std::size_t chunks) {
@@ -34,7 +34,8 @@ struct ChunkIntervals {
 std::vector<ChunkIntervals> intervals_of(const PipelineSchedule& schedule, int rank) {
   const PipelineShape& shape = schedule.shape;
   std::vector<ChunkIntervals> all(static_cast<std::size_t>(shape.chunks));
-  const auto begin = [](Intervals& intervals, int micro_batch, int at) {
+  const auto begin = [&](Intervals& intervals, int micro_batch, int at) {
+    if (intervals.empty()) intervals.resize(static_cast<std::size_t>(shape.micro_batches));
     Interval& interval = intervals[micro_batch];
     if (interval.begin < 0) interval.begin = at;
   };
@@ -87,7 +88,7 @@ constexpr int kNoLimit = std::numeric_limits<int>::max();
 
 // Assigns as few buffers as possible, plus `more` unless that exceeds `most`. Of the free buffers,
 // takes the one that has been free for the longest.
-Buffers assign_buffers(const std::vector<ChunkIntervals>& chunks, Intervals ChunkIntervals::*kind,
+Buffers assign_buffers(std::span<const ChunkIntervals> chunks, Intervals ChunkIntervals::*kind,
                        int more = 0, int most = kNoLimit) {
   struct User {
     Interval interval;
@@ -96,9 +97,9 @@ Buffers assign_buffers(const std::vector<ChunkIntervals>& chunks, Intervals Chun
   std::vector<User> users;
   Buffers buffers;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    buffers.of.emplace_back((chunks[c].*kind).size());
-    for (const auto& [micro_batch, interval] : chunks[c].*kind)
-      users.push_back({interval, c, static_cast<std::size_t>(micro_batch)});
+    const Intervals& intervals = chunks[c].*kind;
+    buffers.of.emplace_back(intervals.size());
+    for (std::size_t m = 0; m < intervals.size(); ++m) users.push_back({intervals[m], c, m});
   }
   std::ranges::sort(
       users, [](const User& a, const User& b) { return a.interval.begin < b.interval.begin; });
@@ -136,8 +137,8 @@ RankSlots slots_without_stashes(const std::vector<ChunkIntervals>& chunks, int r
     slots.chunks.push_back(
         {.inputs = inputs.of[c],
          .stashes = {},
-         .embeddings = assign_buffers({chunks[c]}, &ChunkIntervals::stashes).of[0],
-         .weights = assign_buffers({chunks[c]}, &ChunkIntervals::weights).of[0]});
+         .embeddings = assign_buffers({&chunks[c], 1}, &ChunkIntervals::stashes).of[0],
+         .weights = assign_buffers({&chunks[c], 1}, &ChunkIntervals::weights).of[0]});
   return slots;
 }
 
@@ -161,7 +162,7 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
   RankSlots slots = slots_without_stashes(chunks, rank);
   int own_blocks = 0;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    const int own = assign_buffers({chunks[c]}, &ChunkIntervals::stashes).count;
+    const int own = assign_buffers({&chunks[c], 1}, &ChunkIntervals::stashes).count;
     slots.stashes.insert(slots.stashes.end(), static_cast<std::size_t>(own), static_cast<int>(c));
     own_blocks += own * layers[c];
   }

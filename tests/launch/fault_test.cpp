@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <random>
 
 #include "support/fault_runs.h"
@@ -14,14 +15,19 @@ class Faults : public testing::Test {
   static void run(Fault fault, bool slurm) {
     if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
     if (slurm && !SlurmCluster::available()) GTEST_SKIP() << "no Slurm here";
-    const std::uint64_t seed = std::random_device{}();
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    const FaultReport report = FaultRuns(seed).trial(fault, slurm);
+    SCOPED_TRACE("seed " + std::to_string(seed_));
+    if (!runs_) runs_ = std::make_unique<FaultRuns>(seed_);
+    const FaultReport report = runs_->trial(fault, slurm);
     EXPECT_GE(report.attempts, 1);
     if (report.detected_s) {
       EXPECT_LT(*report.detected_s, 15);
     }
   }
+  static void TearDownTestSuite() { runs_.reset(); }
+
+ private:
+  static inline const std::uint64_t seed_ = std::random_device{}();
+  static inline std::unique_ptr<FaultRuns> runs_ = {};  // with the undisturbed run of all trials
 };
 
 TEST_F(Faults, AKilledRankUnderMpirun) { run(Fault::KillRank, false); }

@@ -214,17 +214,19 @@ TEST(Goodput, DamagedLinesAreLeftOut) {
 
 TEST(Goodput, ALedgerThatIsTooLongIsReported) {
   const TemporaryDirectory directory;
-  const auto problem_with = [&](const std::string& ledger) {
+  const auto history_of = [&](const std::string& ledger) {
     directory.write("goodput.jsonl", ledger);
-    return read_goodput_history(directory.path()).problem;
+    return read_goodput_history(directory.path());
   };
   const std::string first = to_json_line(start(0, 5, 0)) + "\n";
-  EXPECT_EQ(problem_with(first + std::string(8 << 20, '\n')), "") << "empty lines are no records";
-  EXPECT_EQ(read_goodput_history(directory.path()).goodput.attempts().size(), 1u);
+  const GoodputHistory sparse = history_of(first + std::string(8 << 20, '\n'));
+  EXPECT_EQ(sparse.problem, "") << "empty lines are no records";
+  EXPECT_EQ(sparse.goodput.attempts().size(), 1u);
   std::string many = first;
   for (int i = 0; i < 200'000; ++i) many += "{\"event\":\"progress\",\"time_s\":9}\n";
-  EXPECT_EQ(problem_with(many), "has more than 200000 records");
-  EXPECT_TRUE(read_goodput_history(directory.path()).goodput.attempts().empty());
+  const GoodputHistory full = history_of(many);
+  EXPECT_EQ(full.problem, "has more than 200000 records");
+  EXPECT_TRUE(full.goodput.attempts().empty());
   std::filesystem::resize_file(directory / "goodput.jsonl", (64u << 20) + 1);
   EXPECT_EQ(read_goodput_history(directory.path()).problem, "is larger than 64 MiB");
   directory.write("status.json", "{\"state\": \"running\"}");

@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr int kFaultSteps = 1200, kFaultSaves = 20;
+constexpr int kFaultSteps = 600, kFaultSaves = 20;
 constexpr double kPatience_s = 180;  // for one run, with all its restarts
 constexpr std::size_t kSmallDisk = std::size_t{48} << 20;
 
@@ -104,6 +104,12 @@ std::vector<Json> lines_of(const fs::path& path) {
   for (std::string line; std::getline(lines, line);)
     if (Json json = Json::parse(line, nullptr, false); json.is_object()) found.push_back(json);
   return found;
+}
+
+// Completed steps; parsing the lines would take the cores from the run.
+std::size_t steps_of(const fs::path& run) {
+  const std::string metrics = content(run / "metrics.jsonl");
+  return static_cast<std::size_t>(std::count(metrics.begin(), metrics.end(), '\n'));
 }
 
 std::string state_of(const fs::path& run) {
@@ -321,7 +327,7 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
   // A random step, not only the moments after saves. Two checkpoints exist: if the only one is
   // damaged, the user must decide.
   const auto step = static_cast<std::size_t>(2 * kFaultSaves + 10 + random_() % (kFaultSteps / 2));
-  if (!wait_until([&] { return lines_of(run.directory / "metrics.jsonl").size() >= step; }))
+  if (!wait_until([&] { return steps_of(run.directory) >= step; }))
     failure("the run did not reach step {}; {}", step, run.diagnosis());
   if (!wait_until([&] { return list_checkpoints(run.directory / "checkpoints").size() >= 2; }))
     failure("the run has no two checkpoints; {}", run.diagnosis());
@@ -329,8 +335,7 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
     failure("the supervisor has no deputy; {}", run.diagnosis());
   std::this_thread::sleep_for(std::chrono::microseconds(random_() % 30'000));
   // On a busy machine this process may wait longer than the run takes.
-  if (lines_of(run.directory / "metrics.jsonl").size() > kFaultSteps - 5 * kFaultSaves)
-    throw TooLate();
+  if (steps_of(run.directory) > kFaultSteps - 5 * kFaultSaves) throw TooLate();
   const std::vector<Process> ranks = run.rank_processes();
   const auto victim = [&]() -> const Process& {
     if (ranks.empty()) failure("no rank was found; {}", run.diagnosis());

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <list>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -25,6 +26,12 @@ Bytes copy_of(Tensor x) {
   return !x || x.elements() == 0 ? Bytes{} : Bytes(begin, begin + x.bytes());
 }
 
+bool holds(Tensor x, const Bytes& image) {
+  return image.empty() ? !x || x.elements() == 0
+                       : x && x.bytes() == image.size() &&
+                             std::memcmp(x.data(), image.data(), image.size()) == 0;
+}
+
 void store(Tensor x, const std::byte* bytes) {
   if (x.elements() > 0) std::memcpy(x.data(), bytes, x.bytes());
 }
@@ -37,29 +44,39 @@ void poison(Tensor x) {
 // count as ranks that wait.
 thread_local bool is_rank = false;
 
+// Where ranks wait for each other: one for each group, so that a call wakes only the ranks that it
+// may concern. The fields are changed under the lock of the hub.
+struct WaitingRoom {
+  std::condition_variable changed = {};
+  std::int64_t generation = 0;
+  int waiting = 0;  // ranks that have seen this generation
+};
+
 // Synchronizes the ranks of one job: one lock for everything, and a count of the ranks that wait.
 class Hub {
  public:
   explicit Hub(int ranks) : ranks_(ranks) {}
 
-  // Runs `change` under the lock and wakes all ranks.
+  WaitingRoom& new_room() { return rooms_.emplace_back(); }  // called under the lock
+
+  // Runs `change` under the lock. It returns whether ranks in the room may go on: they are woken.
   template <class F>
-  void post(F&& change) {
+  void post(WaitingRoom& room, F&& change) {
     const std::lock_guard lock(mutex_);
-    change();
-    wake_all();
+    if (change()) wake(room);
   }
 
   // Waits until ready(), which is called under the lock. Failure if the job ends first or
   // deadlocks.
   template <class F>
-  void await(const std::string& what, F&& ready) {
+  void await(WaitingRoom& room, const std::string& what, F&& ready) {
     std::unique_lock lock(mutex_);
     std::int64_t counted = -1;
     while (!ready()) {
       if (ended_) failure("{}: another rank failed", what);
-      if (is_rank && counted != generation_) {
-        counted = generation_;
+      if (is_rank && counted != room.generation) {
+        counted = room.generation;
+        ++room.waiting;
         if (++waiting_ + finished_ == ranks_) {
           end();
           const Failure deadlock(fmt::format("{}: all ranks wait, no rank is left to call", what));
@@ -67,7 +84,7 @@ class Hub {
           throw deadlock;
         }
       }
-      changed_.wait(lock);
+      room.changed.wait(lock);
     }
   }
 
@@ -86,11 +103,15 @@ class Hub {
   std::exception_ptr first() const { return first_; }
 
  private:
-  // All waiting ranks check again; until then, none counts as waiting.
+  // The ranks in the room check again; until then, they do not count as waiting.
+  void wake(WaitingRoom& room) {
+    ++room.generation;
+    waiting_ -= room.waiting;
+    room.waiting = 0;
+    room.changed.notify_all();
+  }
   void wake_all() {
-    ++generation_;
-    waiting_ = 0;
-    changed_.notify_all();
+    for (WaitingRoom& room : rooms_) wake(room);
   }
   void end() {
     ended_ = true;
@@ -99,8 +120,7 @@ class Hub {
 
   const int ranks_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::int64_t generation_ = 0;
+  std::list<WaitingRoom> rooms_;
   int waiting_ = 0;
   int finished_ = 0;
   bool ended_ = false;
@@ -122,6 +142,7 @@ struct CollectiveCall {
 
 struct ThreadGroup {
   Hub& hub;
+  WaitingRoom& room;
   int size;
   std::map<std::int64_t, CollectiveCall> collectives = {};
   std::map<std::tuple<int, int, std::int64_t>, Bytes> mail = {};  // from, to, n-th message
@@ -155,7 +176,10 @@ class ThreadCommunicator : public Communicator {
     if (call.counts != nullptr) started.counts = *call.counts;
     if (call.kind == Collective::Send) {
       const std::tuple key{rank(), call.peer, sent_[call.peer]++};
-      group_->hub.post([&] { group_->mail[key] = copy_of(call.source); });
+      group_->hub.post(group_->room, [&] {
+        group_->mail[key] = copy_of(call.source);
+        return true;
+      });
     } else if (call.kind == Collective::Receive) {
       started.sequence = received_[call.peer]++;
     } else {
@@ -171,8 +195,8 @@ class ThreadCommunicator : public Communicator {
       failure("{}: wait for call {}, which is not under way", description(), work.ticket);
     Started call = std::move(found->second);
     pending_.erase(found);
-    if (copy_of(call.source) != call.source_image ||
-        (call.destination && copy_of(call.destination) != call.destination_image))
+    if (!holds(call.source, call.source_image) ||
+        (call.destination && !holds(call.destination, call.destination_image)))
       failure("{}: a tensor of {} was written to before wait()", description(), call.what());
     if (call.kind == Collective::Send) return;
     call.kind == Collective::Receive ? finish_receive(call) : finish(call);
@@ -206,7 +230,8 @@ class ThreadCommunicator : public Communicator {
 
   void join(Started& call) {
     call.sequence = collectives_++;
-    group_->hub.post([&] {
+    Bytes source = copy_of(call.source);
+    group_->hub.post(group_->room, [&] {
       CollectiveCall& collective = group_->collectives[call.sequence];
       if (collective.arrived == 0) {
         collective.kind = call.kind;
@@ -221,21 +246,22 @@ class ThreadCommunicator : public Communicator {
         failure("{} calls {} of {} {}, others {} of {} {}", description(), call.what(),
                 call.source.elements(), to_string(call.source.dtype()), to_string(collective.kind),
                 collective.elements, to_string(collective.dtype));
-      collective.sources[rank()] = copy_of(call.source);
+      collective.sources[rank()] = std::move(source);
       collective.sent[rank()] = call.counts.sent;
-      ++collective.arrived;
+      return ++collective.arrived == size();
     });
   }
 
   void finish(Started& call) {
     CollectiveCall* collective = nullptr;
-    group_->hub.await(description() + ", " + call.what(), [&] {
+    group_->hub.await(group_->room, description() + ", " + call.what(), [&] {
       collective = &group_->collectives.at(call.sequence);
       return collective->arrived == size();
     });
     deliver(call, *collective);
-    group_->hub.post([&] {
+    group_->hub.post(group_->room, [&] {
       if (++collective->left == size()) group_->collectives.erase(call.sequence);
+      return false;
     });
   }
 
@@ -286,15 +312,16 @@ class ThreadCommunicator : public Communicator {
 
   void finish_receive(const Started& call) {
     const std::tuple key{call.peer, rank(), call.sequence};
-    group_->hub.await(fmt::format("{}, receive from {}", description(), call.peer),
+    group_->hub.await(group_->room, fmt::format("{}, receive from {}", description(), call.peer),
                       [&] { return group_->mail.contains(key); });
-    group_->hub.post([&] {
+    group_->hub.post(group_->room, [&] {
       const Bytes& message = group_->mail.at(key);
       if (message.size() != call.destination.bytes())
         failure("{} receives {} bytes from rank {}, which sent {}", description(),
                 call.destination.bytes(), call.peer, message.size());
       store(call.destination, message.data());
       group_->mail.erase(key);
+      return false;
     });
   }
 
@@ -319,6 +346,7 @@ struct Split {
 struct Job {
   explicit Job(int ranks) : hub(ranks) {}
   Hub hub;
+  WaitingRoom& room = hub.new_room();
   std::map<int, Split> splits;
 };
 
@@ -328,14 +356,15 @@ class ThreadWorld : public World {
 
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     Split* split = nullptr;
-    job_.hub.post([&] {
+    job_.hub.post(job_.room, [&] {
       split = &job_.splits[splits_++];
       split->requests.push_back({color, key, this->rank()});
+      return static_cast<int>(split->requests.size()) == size();
     });
-    job_.hub.await(fmt::format("rank {}, split {}", this->rank(), name),
+    job_.hub.await(job_.room, fmt::format("rank {}, split {}", this->rank(), name),
                    [&] { return static_cast<int>(split->requests.size()) == size(); });
     std::unique_ptr<Communicator> result;
-    job_.hub.post([&] {
+    job_.hub.post(job_.room, [&] {
       std::sort(split->requests.begin(), split->requests.end());
       int members = 0, rank = 0;
       for (const Split::Request& request : split->requests) {
@@ -344,8 +373,9 @@ class ThreadWorld : public World {
         ++members;
       }
       auto& group = split->groups[color];
-      if (!group) group = std::make_shared<ThreadGroup>(job_.hub, members);
+      if (!group) group = std::make_shared<ThreadGroup>(job_.hub, job_.hub.new_room(), members);
       result = std::make_unique<ThreadCommunicator>(name, group, rank);
+      return false;
     });
     return result;
   }

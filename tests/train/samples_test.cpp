@@ -163,7 +163,7 @@ TEST(Samples, AreThoseOfTheCheckpointsInEveryLayout) {
       const std::string corpus = directory.write("corpus.txt", small_corpus(400));
       std::string config =
           small_config(corpus, directory / "run",
-                       std::string("steps: 400, checkpoint_every: 200, ") + kSamplesKey, layout);
+                       std::string("steps: 160, checkpoint_every: 80, ") + kSamplesKey, layout);
       std::vector<std::string> overrides = {"batch.global=4"};
       if (family == "gpt2")
         config.replace(config.find("family: llama"), 13, "family: gpt2"),
@@ -173,7 +173,7 @@ TEST(Samples, AreThoseOfTheCheckpointsInEveryLayout) {
       const auto lines = sample_lines(directory / "run");
       ASSERT_EQ(lines.size(), 4u) << family << " " << layout;
       for (std::size_t i = 0; i < lines.size(); ++i) {
-        const std::int64_t step = i < 2 ? 200 : 400;
+        const std::int64_t step = i < 2 ? 80 : 160;
         EXPECT_EQ(lines[i]["step"], step);
         const std::string prompt = lines[i]["prompt"];
         EXPECT_EQ(prompt, i % 2 == 0 ? "the river" : "a");

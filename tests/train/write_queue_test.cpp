@@ -11,9 +11,26 @@
 namespace kintsugi {
 namespace {
 
+// Random bytes that repeat only after a prime number of them, from a random one on.
+std::string random_content(std::size_t bytes, std::mt19937& random) {
+  static const std::string block = [] {
+    std::mt19937 letters(9);
+    std::string text(1'000'003, '\0');
+    for (char& letter : text) letter = static_cast<char>(letters());
+    return text;
+  }();
+  std::string content = block.substr(random() % block.size()).substr(0, bytes);
+  while (content.size() < bytes) content.append(block, 0, bytes - content.size());
+  return content;
+}
+
 // Writes tensors on the device, tensors in host memory and memory of the caller to one file.
 TEST(WriteQueue, WritesAndHashesInOrder) {
-  for (const std::size_t largest : {std::size_t{10}, std::size_t{1} << 30}) {
+  struct Case {
+    std::size_t largest;
+    std::int64_t bytes;  // more than fits into the queue's buffers
+  };
+  for (const auto& [largest, most] : {Case{10, 900'000}, Case{std::size_t{1} << 30, 90'000'000}}) {
     const TemporaryDirectory directory;
     const std::string path = directory.write("file", "header.");
     LateBackend backend(1);
@@ -25,14 +42,10 @@ TEST(WriteQueue, WritesAndHashesInOrder) {
     hash.update(expected.data(), expected.size());
     {
       WriteQueue queue(&backend, largest);
-      // More than fits into the queue's buffers.
-      for (const std::int64_t bytes : {3, 90'000'000, 0, 1, 8 << 20, 5, 60'000'000})
+      for (const std::int64_t bytes : {std::int64_t{3}, most, std::int64_t{0}, std::int64_t{1},
+                                       std::int64_t{8} << 20, std::int64_t{5}, most / 3 * 2})
         for (const Side side : {Side::Device, Side::Host}) {
-          std::string content(static_cast<std::size_t>(bytes), '\0');
-          for (std::size_t i = 0; i + 4 <= content.size(); i += 4) {
-            const auto word = static_cast<std::uint32_t>(random());
-            std::memcpy(&content[i], &word, 4);
-          }
+          const std::string content = random_content(static_cast<std::size_t>(bytes), random);
           const Tensor x = arena.allocate(Region::Weights, "test", DType::U8, {bytes}, side);
           backend.upload(x, content.data());
           queue.put(file, expected.size(), hash, x);

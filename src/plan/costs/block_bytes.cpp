@@ -10,7 +10,9 @@ namespace kintsugi {
 
 BlockShape block_shape(const ModelConfig& c) {
   // A gated MLP has twice as many outputs before the activation.
-  ModelSpec model = model_spec(c);
+  ModelConfig one = c;
+  one.layers = 1;
+  ModelSpec model = model_spec(one);
   bool gated = false;
   for (const LinearUse& use : model.layers.front().linears())
     if (use.site == "mlp.up")

@@ -1,0 +1,68 @@
+# kintsugi_suites(PROGRAM [PREFIX text] [FILTER patterns] [APART regex] [ENVIRONMENT variables]): one entry of ctest per suite of
+# a GoogleTest program. Starting the program takes longer than most tests, and the output of an entry that fails names the test.
+# Suites that match APART take long: each of their tests is an entry of its own and starts before the others, so that no core is
+# idle at the end.
+# Included when ctest runs (KINTSUGI_PROGRAM is set), this file lists the program's suites; the program may be built by then.
+if(NOT KINTSUGI_PROGRAM)
+  function(kintsugi_suites program)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "PREFIX;FILTER;APART;ENVIRONMENT" "")
+    if(NOT arg_FILTER)
+      set(arg_FILTER "*")
+    endif()
+    set(list ${CMAKE_BINARY_DIR}/${program}_${arg_PREFIX}suites.cmake)
+    file(GENERATE OUTPUT ${list} CONTENT "set(KINTSUGI_PROGRAM [==[$<TARGET_FILE:${program}>]==])
+set(KINTSUGI_PREFIX [==[${arg_PREFIX}]==])
+set(KINTSUGI_FILTER [==[${arg_FILTER}]==])
+set(KINTSUGI_APART [==[${arg_APART}]==])
+set(KINTSUGI_ENVIRONMENT [==[${arg_ENVIRONMENT}]==])
+include([==[${CMAKE_SOURCE_DIR}/cmake/test_suites.cmake]==])
+")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${list})
+  endfunction()
+  return()
+endif()
+
+function(kintsugi_entry name filter)
+  add_test(${KINTSUGI_PREFIX}${name} ${KINTSUGI_PROGRAM} --gtest_filter=${filter})
+  # Skipped: no test has passed, and the output ends with the skipped ones. If one failed, it ends with that.
+  set_tests_properties(${KINTSUGI_PREFIX}${name} PROPERTIES TIMEOUT 300 ${ARGN}
+    ENVIRONMENT "${KINTSUGI_ENVIRONMENT}" SKIP_REGULAR_EXPRESSION "PASSED  . 0 tests\\.\n(.  SKIPPED .[^\n]*\n)+$")
+endfunction()
+
+function(kintsugi_list_suites)
+  if(NOT EXISTS ${KINTSUGI_PROGRAM})
+    get_filename_component(name ${KINTSUGI_PROGRAM} NAME)
+    add_test(${name}_NOT_BUILT ${name}_NOT_BUILT)
+    return()
+  endif()
+  # Listing takes a second, and more where the libraries of CUDA are read from a slow file system.
+  execute_process(COMMAND ${KINTSUGI_PROGRAM} --gtest_list_tests "--gtest_filter=${KINTSUGI_FILTER}" OUTPUT_VARIABLE text
+                  RESULT_VARIABLE failed TIMEOUT 120)
+  if(failed)
+    message(FATAL_ERROR "${KINTSUGI_PROGRAM} cannot list its tests: ${failed}")
+  endif()
+  string(REGEX REPLACE "[][;]" "" text "${text}")  # of values of parameters, where CMake would see lists
+  string(REPLACE "\n" ";" lines "${text}")
+  set(suites "")
+  foreach(line ${lines})
+    if(line MATCHES "^([^ ]+)\\.( .*)?$")
+      set(suite ${CMAKE_MATCH_1})
+      list(APPEND suites ${suite})
+    elseif(line MATCHES "^  ([^ ]+)")
+      list(APPEND tests_of_${suite} ${suite}.${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  foreach(suite ${suites})
+    if(KINTSUGI_APART AND suite MATCHES "${KINTSUGI_APART}")
+      foreach(test ${tests_of_${suite}})
+        kintsugi_entry(${test} ${test} COST 100)
+      endforeach()
+    elseif(NOT KINTSUGI_FILTER STREQUAL "*")
+      string(REPLACE ";" ":" tests "${tests_of_${suite}}")
+      kintsugi_entry(${suite} "${tests}")
+    else()
+      kintsugi_entry(${suite} "${suite}.*")
+    endif()
+  endforeach()
+endfunction()
+kintsugi_list_suites()
