@@ -25,6 +25,9 @@ kintsugi_stand_in(stand_in_rocblas_5 rocblas ${CMAKE_BINARY_DIR}/rocm5 SOURCES t
   LIBRARIES stand_in_hip_5 ${OPENBLAS_LIBRARY})
 kintsugi_stand_in(stand_in_hipblaslt hipblaslt ${KINTSUGI_ROCM} SOURCES tests/emulator/rocm/hipblaslt.cpp
   LIBRARIES stand_in_hip ${OPENBLAS_LIBRARY})
+# Not where programs look by themselves: most tests run without it.
+kintsugi_stand_in(stand_in_rocprofiler rocprofiler-sdk ${KINTSUGI_ROCM}/profiler SOVERSION 1
+  SOURCES tests/emulator/rocm/rocprofiler_sdk.cpp)
 
 # RCCL for programs that load HIP's stand-in, and for tests that load fake_hip_streams: as it is, and as it was before ROCm 6.0.
 set(rccl tests/emulator/rocm/rccl.cpp tests/emulator/rocm/rccl_comm.cpp src/comm/reduce.cpp src/tensor/dtype.cpp)
