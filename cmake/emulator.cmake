@@ -55,7 +55,8 @@ target_link_libraries(kintsugi_emulated PRIVATE kintsugi_engine Boost::context)
 target_link_options(kintsugi_emulated PRIVATE -Wl,--build-id=sha1)
 foreach(program kintsugi_emulated kintsugi_emulated_tests_64)
   set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON BUILD_RPATH ${KINTSUGI_ROCM})
-  add_dependencies(${program} stand_in_hip stand_in_rocblas stand_in_hipblaslt stand_in_rccl stand_in_hip_5 stand_in_rocblas_5 stand_in_aotriton)
+  add_dependencies(${program} stand_in_hip stand_in_rocblas stand_in_hipblaslt stand_in_rccl stand_in_hip_5 stand_in_rocblas_5
+    stand_in_aotriton stand_in_rocprofiler)
 endforeach()
 
 kintsugi_suites(kintsugi_emulated_tests_32 PREFIX wave32. FILTER "*emulated*:Emulator*")

@@ -28,6 +28,9 @@ kintsugi_stand_in(stand_in_hipblaslt hipblaslt ${KINTSUGI_ROCM} SOURCES tests/em
 # Not beside the others: programs find it with ROCM_PATH=${KINTSUGI_ROCM}/aotriton, and have no AOTriton without.
 kintsugi_stand_in(stand_in_aotriton aotriton_v2 ${KINTSUGI_ROCM}/aotriton/lib SOURCES tests/emulator/rocm/aotriton.cpp src/tensor/dtype.cpp
   LIBRARIES stand_in_hip)
+# Not where programs look by themselves: most tests run without it.
+kintsugi_stand_in(stand_in_rocprofiler rocprofiler-sdk ${KINTSUGI_ROCM}/profiler SOVERSION 1
+  SOURCES tests/emulator/rocm/rocprofiler_sdk.cpp)
 
 # RCCL for programs that load HIP's stand-in, and for tests that load fake_hip_streams: as it is, and as it was before ROCm 6.0.
 set(rccl tests/emulator/rocm/rccl.cpp tests/emulator/rocm/rccl_comm.cpp src/comm/reduce.cpp src/tensor/dtype.cpp)

@@ -8,6 +8,7 @@ std::string gpu_platform() { return ""; }
 std::string gpu_library_versions() { return ""; }
 int gpu_device_count() { return 0; }
 std::vector<Device> gpu_devices() { return {}; }
+void prepare_gpu_profile() {}
 
 std::unique_ptr<Backend> make_gpu_backend(const GpuOptions&) {
   user_error(

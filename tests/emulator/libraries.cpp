@@ -14,6 +14,7 @@
 namespace kintsugi {
 
 std::string gpu_library_versions() { return "emulated"; }
+void prepare_gpu_profile() {}
 
 namespace gpu {
 

@@ -33,6 +33,9 @@ std::string gpu_platform();  // "cuda", "hip", or empty if this program was buil
 std::string gpu_library_versions();  // "CUDA 12.4, cuDNN 9.14.0"; empty if not built
 int gpu_device_count();
 std::vector<Device> gpu_devices();
+// For a process that will record a profile: call it before anything uses a GPU, MPI included.
+// rocprofiler-sdk sees only a runtime that starts after it. If that fails, the profile says why.
+void prepare_gpu_profile();
 
 // Throws UserError if there is no such device or the driver cannot be used.
 std::unique_ptr<Backend> make_gpu_backend(const GpuOptions& options = {});

@@ -160,7 +160,7 @@ void OperationTimer::add_spans_of_activities() {
   records_activities_ = false;
   synchronize_device();
   std::vector<GpuActivity> activities = recorder_->end(lost);
-  if (lost > 0) log_warning("CUPTI lost {} records of the profile: profile fewer steps", lost);
+  if (lost > 0) log_warning("{} records of the profile were lost: profile fewer steps", lost);
   std::set<std::uint32_t> streams;  // of operations
   for (const GpuActivity& activity : activities) {
     const auto number = static_cast<std::size_t>(activity.operation);

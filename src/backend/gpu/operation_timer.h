@@ -30,10 +30,10 @@ class DeviceClock {
   double zero_s_ = 0;
 };
 
-// Measures device time by operation, for benchmarks and traces. A trace uses CUPTI, which records
-// every kernel, copy and call of the runtime. Benchmarks, and traces without CUPTI, use an event
-// before and after every operation. Costs nothing until it is switched on. Does not see calls that
-// a graph replays.
+// Measures device time by operation, for benchmarks and traces. A trace uses an ActivityRecorder,
+// which sees every kernel and copy. Benchmarks, and traces without a recorder, use an event before
+// and after every operation. Costs nothing until it is switched on. Does not see calls that a graph
+// replays.
 class OperationTimer final : private Trace::Source {
  public:
   // Times the operations on `stream`. The trace, if any, switches it on and off.
@@ -75,7 +75,7 @@ class OperationTimer final : private Trace::Source {
  private:
   struct Record {
     TraceSpan span;
-    Event begin = nullptr, end = nullptr;  // not with CUPTI
+    Event begin = nullptr, end = nullptr;  // not with a recorder
     std::size_t phases[2] = {};            // records of the phases around it, plus 1; 0: none
   };
   std::size_t begin(TraceSpan span);

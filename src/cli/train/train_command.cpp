@@ -316,6 +316,7 @@ void run_train(const TrainArguments& arguments) {
   Startup startup;
   Trace trace;
   Trace* const recorder = arguments.profiled ? &trace : nullptr;
+  if (recorder != nullptr) prepare_gpu_profile();  // before MPI, which may start the GPU's runtime
   Job job(recorder);
   startup.mark("init ranks");
   TrainParts parts;

@@ -6,6 +6,8 @@
 //   KINTSUGI_STAND_IN_ROCM    the release, "7.0" by default
 //   KINTSUGI_STAND_IN_GRAPHS  none: graphs cannot be launched
 //   KINTSUGI_STAND_IN_TARGET  what the devices are, "gfx90a:sramecc+:xnack-" by default
+#include <dlfcn.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -25,6 +27,7 @@
 #include "emulator/device_memory.h"
 #include "emulator/executor.h"
 #include "emulator/kernels.h"
+#include "emulator/rocm/profiled_work.h"
 
 namespace {
 
@@ -181,6 +184,48 @@ int queue(void* stream, Task task) {
   return kSuccess;
 }
 
+// ---- a profiler that was started before the first call of this library
+using kintsugi::stand_in::ProfiledWork;
+
+kintsugi::stand_in::ProfilerTable& profiler() {
+  static auto* const table = new kintsugi::stand_in::ProfilerTable;
+  return *table;
+}
+void start_with_profiler() {
+  static const bool once = [] {
+    if (std::getenv("ROCPROFILER_REGISTER_FORCE_LOAD") == nullptr) return false;
+    void* const library = dlopen("librocprofiler-sdk.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) return false;
+    using Register = int(const char*, std::uint64_t, std::uint64_t, void**, std::uint64_t);
+    auto* const give = reinterpret_cast<Register*>(dlsym(library, "rocprofiler_set_api_table"));
+    void* table = &profiler();
+    return give != nullptr && give("hip", 70'000, 0, &table, 1) == 0;
+  }();
+  static_cast<void>(once);
+}
+std::uint64_t steady_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+          .count());
+}
+int queue(void* stream, ProfiledWork work, Task task) {
+  work.queue = &stream_of(stream);
+  void* const record = profiler().queued == nullptr || stream_of(stream).capturing()
+                           ? nullptr
+                           : profiler().queued(work);
+  if (record == nullptr) return queue(stream, std::move(task));
+  return queue(stream, [record, task = std::move(task)] {
+    const std::uint64_t begin_ns = steady_ns();
+    task();
+    profiler().done(record, begin_ns, steady_ns());
+  });
+}
+// Copies on the device are kernels.
+ProfiledWork copy_of(std::size_t bytes, int kind) {
+  if (kind == 3) return {.name = "__amd_rocclr_copyBuffer"};
+  return {.is_copy = true, .direction = kind + 1, .bytes = bytes};
+}
+
 // ---- events
 struct Event {
   std::mutex mutex;
@@ -245,6 +290,7 @@ int hipGetLastError() { return kSuccess; }
 
 // ---- devices
 int hipRuntimeGetVersion(int* version) {
+  start_with_profiler();
   int major = 0, minor = 0;
   std::sscanf(setting("KINTSUGI_STAND_IN_ROCM", "7.0").c_str(), "%d.%d", &major, &minor);
   *version = major * 10'000'000 + minor * 100'000;
@@ -340,19 +386,20 @@ int hipPointerGetAttributes(void* attributes, const void* address) {
   std::memcpy(attributes, &kind, sizeof(kind));
   return kSuccess;
 }
-int hipMemcpyAsync(void* to, const void* from, std::size_t bytes, int, void* stream) {
-  return queue(stream, [=] { std::memmove(to, from, bytes); });
+int hipMemcpyAsync(void* to, const void* from, std::size_t bytes, int kind, void* stream) {
+  return queue(stream, copy_of(bytes, kind), [=] { std::memmove(to, from, bytes); });
 }
 int hipMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                     std::size_t row_bytes, std::size_t rows, int, void* stream) {
-  return queue(stream, [=] {
+                     std::size_t row_bytes, std::size_t rows, int kind, void* stream) {
+  return queue(stream, copy_of(row_bytes * rows, kind), [=] {
     for (std::size_t row = 0; row < rows; ++row)
       std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,
                   static_cast<const std::byte*>(from) + row * from_pitch, row_bytes);
   });
 }
 int hipMemsetAsync(void* address, int value, std::size_t bytes, void* stream) {
-  return queue(stream, [=] { std::memset(address, value, bytes); });
+  return queue(stream, {.name = "__amd_rocclr_fillBufferAligned"},
+               [=] { std::memset(address, value, bytes); });
 }
 
 // ---- streams
@@ -385,6 +432,11 @@ int hipStreamWaitEvent(void* stream, void* handle, unsigned) {
 }
 int hipLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
   return queue(stream, [=] { function(data); });
+}
+// Not HIP's: a kernel of a library, which the processor computes in one piece.
+int kintsugi_launch_library_kernel(void* stream, const char* name, void (*function)(void*),
+                                   void* data) {
+  return queue(stream, {.name = name}, [=] { function(data); });
 }
 
 // ---- events
@@ -464,7 +516,10 @@ int hipGraphExecDestroy(void* graph) { return hipGraphDestroy(graph); }
 int hipLaunchKernel(const void* kernel, Dim3 blocks, Dim3 threads, void** arguments,
                     std::size_t shared_bytes, void* stream) {
   if (shared_bytes > 65'536) return kInvalidValue;
-  return queue(stream, [=, launch = emulator::announced_launch(kernel, arguments)] {
+  const ProfiledWork work{.function = kernel,
+                          .blocks = {blocks.x, blocks.y, blocks.z},
+                          .threads = {threads.x, threads.y, threads.z}};
+  return queue(stream, work, [=, launch = emulator::announced_launch(kernel, arguments)] {
     const std::lock_guard lock(processor());
     emulator::run({{blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}, shared_bytes},
                   launch.body, launch.where);

@@ -1,7 +1,6 @@
 #include "backend/gpu/activity.h"
 
 #include <cupti.h>
-#include <cxxabi.h>
 
 #include <algorithm>
 #include <atomic>
@@ -125,15 +124,6 @@ std::uint64_t steady_nanoseconds() {
                                         .count());
 }
 
-std::string readable_kernel(const char* name) {
-  if (name == nullptr) return "kernel";
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
-  constexpr std::size_t kLongest = 200;
-  return std::string(text ? text.get() : name).substr(0, kLongest);
-}
-
 const char* direction_of(std::uint8_t kind) {
   switch (kind) {
     case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD:
@@ -232,7 +222,7 @@ class ActivityReader {
   }
   const std::string& kernel_name(const char* name) {
     std::string& readable = kernel_names_[name == nullptr ? "" : name];
-    if (readable.empty()) readable = readable_kernel(name);
+    if (readable.empty()) readable = readable_kernel(name == nullptr ? "kernel" : name);
     return readable;
   }
   const std::string& call_name(CUpti_ActivityKind kind, CUpti_CallbackId call) {

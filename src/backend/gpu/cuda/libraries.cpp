@@ -16,6 +16,8 @@ std::string gpu_library_versions() {
                      CUDART_VERSION % 1000 / 10, CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
 }
 
+void prepare_gpu_profile() {}  // CUPTI attaches to a runtime that runs
+
 namespace gpu {
 
 std::string why_no_fp8(const Device& device, const Traits& traits, bool one_scale) {

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "backend/gpu/activity.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/hip/api.h"
 #include "backend/gpu/hip/libraries.h"
@@ -67,10 +66,6 @@ std::vector<std::unique_ptr<MatmulLibrary>> matmul_libraries(const MatmulSetting
 std::string why_no_fp8(const Device& device, const Traits& traits, bool) {
   return fmt::format("{} ({}) has no fp8 of the kind that this program trains in (E4M3 of OCP)",
                      device.name, traits.architecture);
-}
-
-std::unique_ptr<ActivityRecorder> make_activity_recorder() {
-  failure("profiles of AMD GPUs show operations, no kernels: their recorder is not written yet");
 }
 
 }  // namespace gpu
