@@ -152,9 +152,9 @@ class Profiler {
     std::size_t before = 0;
     for (int round = 0, quiet = 0; round < kMostRounds && quiet < kQuietRounds; ++round) {
       flush_buffer_(buffer_);
-      const std::lock_guard lock(mutex_);
-      quiet = found_.size() == before ? quiet + 1 : 0;
-      before = found_.size();
+      const std::size_t now = records();
+      quiet = now == before ? quiet + 1 : 0;
+      before = now;
       if (quiet < kQuietRounds) std::this_thread::sleep_for(kRound);
     }
   }
@@ -196,6 +196,11 @@ class Profiler {
   std::string name() const { return fmt::format("{} ({})", library_->name(), version_); }
 
  private:
+  std::size_t records() noexcept {
+    const std::lock_guard lock(mutex_);
+    return found_.size();
+  }
+
   static constexpr int kOperationBits = 40;
 
   void find_library() {
