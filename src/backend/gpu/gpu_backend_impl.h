@@ -57,7 +57,7 @@ class GpuBackend final : public Backend {
   explicit GpuBackend(const GpuOptions& options);  // its device is selected
   ~GpuBackend() override;
 
-  // User error if matmuls are wrong; attention then runs on our own kernels.
+  // User error if matmuls are wrong. If attention is, our own kernels compute it from then on.
   void check_libraries();
   Stream stream() const { return stream_.get(); }
 
