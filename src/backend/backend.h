@@ -133,6 +133,42 @@ struct RetentionSizes {
 // the most.
 std::size_t retention_workspace_bytes(DType dtype, const RetentionSizes& sizes, bool backward);
 
+// How a router turns the logits of a token into scores, one per expert, and chooses experts.
+enum class RouteScores : std::uint8_t { Softmax, Sigmoid };
+struct RouteOptions {
+  RouteScores scores = RouteScores::Softmax;
+  // The experts are in so many groups of equal size. Only experts of the best top_groups groups are
+  // chosen; the score of a group is the sum of its best two.
+  std::int64_t groups = 1, top_groups = 1;
+  bool normalize = true;  // the weights of a token are divided by their sum
+  double scale = 1.0;     // of the weights
+};
+
+// Losses of a router that depend on its logits alone, as gradients. The probabilities of a token
+// are its scores divided by their sum.
+struct RouteLosses {
+  // (sequences, experts), in accumulator precision: the gradient of each probability of the tokens
+  // of a sequence; all sequences have the same number of tokens.
+  Tensor balance = {};
+  double z_loss = 0;  // of log^2 Z, where Z is the sum of exp(logits)
+};
+
+// The rows that a rank's experts compute: row i belongs to choice rows[i] = token * choices + slot,
+// and expert e has the rows [offsets[e], offsets[e + 1]). Rows after the last offset are unused.
+struct ExpertRows {
+  Tensor rows = {};          // (rows), int32
+  Tensor offsets = {};       // (experts + 1), int32
+  std::int64_t choices = 1;  // of a token
+  double used = 1.0;         // the part of the rows that is used if experts are chosen alike
+};
+
+struct GroupedOptions {
+  bool transpose_b = false;
+  // a or b has a row per token, of which row i reads that of rows[i] / choices.
+  bool tokens_a = false, tokens_b = false;
+  bool accumulate = false;
+};
+
 // Selects the random numbers of a dropout: a pure function of the seed, the layer and the global
 // index of the element.
 struct DropoutOptions {

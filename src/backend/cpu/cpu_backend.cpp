@@ -125,6 +125,7 @@ std::size_t CpuBackend::available_bytes() const {
 std::size_t CpuBackend::own_bytes() const {
   std::size_t bytes = partials_.size() + scratch_.size() * kBlasTouched;
   for (const auto& buffer : scratch_) bytes += buffer.size();
+  for (const auto& buffer : gathered_) bytes += buffer.size();
   return bytes;
 }
 

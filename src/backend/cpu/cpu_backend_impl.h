@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -59,6 +60,9 @@ class CpuBackend : public Backend {
                       const F& sum_rows);
 
   void matmul_batch(Tensor c, Tensor a, Tensor b, const MatmulOptions& options);
+  // experts.cpp. Copies of rows are in the memory of this operand of a matmul.
+  Tensor expert_rows(const Tensor& x, bool tokens, const ExpertRows& rows, std::int64_t first,
+                     std::int64_t count, int operand);
 
   // The sum of sum_range(begin, end) over [0, n), which is split into blocks of a fixed size.
   template <class F>
@@ -76,8 +80,9 @@ class CpuBackend : public Backend {
                     const RetentionOptions& options, const F& factor);
 
   ThreadPool pool_;
-  std::vector<std::vector<std::byte>> scratch_;  // one per thread
-  std::vector<std::byte> partials_;              // reduce_columns
+  std::vector<std::vector<std::byte>> scratch_;     // one per thread
+  std::vector<std::byte> partials_;                 // reduce_columns
+  std::array<std::vector<std::byte>, 2> gathered_;  // expert_rows
 };
 
 }  // namespace kintsugi

@@ -253,6 +253,64 @@ void SimBackend::gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor 
   add_memory("gated_norm_backward", {dx, dgate, dy, x, gate, rstd});
 }
 
+// ---- experts
+
+// The cost of the rows that are used: `m` of a matmul.
+void SimBackend::add_grouped(const char* name, const Tensor& c, const Tensor& a, const Tensor& b,
+                             std::int64_t n, std::int64_t k, const ExpertRows& rows, double extra) {
+  const double used = rows.used * static_cast<double>(rows.rows.elements());
+  const auto width = [](const Tensor& x) {  // bytes of a row
+    return static_cast<double>(x.extent(x.rank() - 1)) * static_cast<double>(size_of(x.dtype()));
+  };
+  double bytes = bytes_of({rows.rows, rows.offsets}) + extra;
+  for (const Tensor& x : {c, a, b})
+    bytes += x.rank() == 3 ? static_cast<double>(x.bytes()) : used * width(x);
+  add_matmul(name, a.dtype(), static_cast<std::int64_t>(used), n, k, bytes);
+}
+
+void SimBackend::route(Tensor ids, Tensor weights, Tensor logits, Tensor bias,
+                       const RouteOptions&) {
+  add_memory("route", {logits, ids, weights, bias});
+}
+void SimBackend::route_backward(Tensor dlogits, Tensor dweights, Tensor ids, Tensor logits,
+                                const RouteOptions&, const RouteLosses& losses) {
+  add_memory("route_backward", {dlogits, dweights, ids, logits, losses.balance});
+}
+void SimBackend::route_statistics(Tensor counts, Tensor probabilities, Tensor squared_log_z,
+                                  Tensor ids, Tensor logits, const RouteOptions&) {
+  add_memory("route_statistics", {logits, ids, counts, probabilities, squared_log_z});
+}
+void SimBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tensor probabilities,
+                              double) {
+  add_memory("balance_loss", {gradient, counts, probabilities, loss});
+}
+void SimBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids, std::int64_t) {
+  add_memory("order_choices", {ids, ids, positions, rows.rows, rows.offsets});
+}
+void SimBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
+                                const GroupedOptions&) {
+  add_grouped("grouped_matmul", c, a, b, c.extent(1), a.extent(1), rows, 0);
+}
+void SimBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
+                                         const GroupedOptions& options) {
+  add_grouped("grouped_weight_gradient", dw, a, b, b.extent(1), a.extent(1), rows,
+              options.accumulate ? bytes_of({dw}) : 0);
+}
+void SimBackend::expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,
+                                       const ExpertRows& rows) {
+  add_memory("expert_swiglu_forward", {weights, rows.rows},
+             rows.used * planned_bytes({out, gate_up}));
+}
+void SimBackend::expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor dout,
+                                        Tensor gate_up, Tensor weights, const ExpertRows& rows) {
+  add_memory("expert_swiglu_backward", {weights, dweights, rows.rows},
+             rows.used * planned_bytes({dgate_up, dout, gate_up}));
+}
+void SimBackend::combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
+  // x has rows that no token uses only if other ranks have experts too.
+  add_memory("combine_rows", {y, x, positions, residual});
+}
+
 // ---- fresh weights
 
 void SimBackend::draw(Tensor x, const DrawOptions&) { add_memory("draw", {x}); }

@@ -1,0 +1,149 @@
+// What experts compute: matmuls of the rows of each expert, and the sums of their results per
+// token.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/vector_math.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kGathered = 512;  // rows that are copied and multiplied at a time
+
+std::int64_t used_rows(const ExpertRows& rows) {
+  return rows.offsets.as<std::int32_t>()[rows.offsets.elements() - 1];
+}
+
+std::byte* address(const Tensor& x, std::int64_t row) {
+  return static_cast<std::byte*>(x.data()) +
+         static_cast<std::size_t>(row * x.stride(0)) * size_of(x.dtype());
+}
+
+// Calls f(expert, first row, rows) for the rows of all experts, at most kGathered at a time.
+template <class F>
+void for_each_block(const ExpertRows& rows, const F& f) {
+  const std::int32_t* const offset = rows.offsets.as<std::int32_t>();
+  for (std::int64_t e = 0; e + 1 < rows.offsets.elements(); ++e)
+    for (std::int64_t row = offset[e]; row < offset[e + 1]; row += kGathered)
+      f(e, row, std::min<std::int64_t>(kGathered, offset[e + 1] - row));
+}
+
+}  // namespace
+
+// Rows [first, first + count) of x; those of the tokens, if x has a row per token.
+Tensor CpuBackend::expert_rows(const Tensor& x, bool tokens, const ExpertRows& rows,
+                               std::int64_t first, std::int64_t count, int operand) {
+  if (!tokens) return x.rows(first, count);
+  const std::size_t bytes = static_cast<std::size_t>(x.extent(1)) * size_of(x.dtype());
+  std::vector<std::byte>& memory = gathered_[static_cast<std::size_t>(operand)];
+  if (memory.size() < kGathered * bytes) memory.resize(kGathered * bytes);
+  const Tensor copy(memory.data(), x.dtype(), {count, x.extent(1)});
+  pool_.run_ranges(count, 8, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i)
+      std::memcpy(address(copy, i),
+                  address(x, rows.rows.as<std::int32_t>()[first + i] / rows.choices), bytes);
+  });
+  return copy;
+}
+
+void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
+                                const GroupedOptions& options) {
+  KINTSUGI_CHECK(b.rank() == 3 && b.extent(0) == rows.offsets.elements() - 1,
+                 "grouped_matmul: {} for {} experts", to_string(b.shape()),
+                 rows.offsets.elements() - 1);
+  for_each_block(rows, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
+           b.select(0, expert), {.transpose_b = options.transpose_b});
+  });
+}
+
+void CpuBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
+                                         const GroupedOptions& options) {
+  KINTSUGI_CHECK(dw.rank() == 3 && dw.extent(0) == rows.offsets.elements() - 1,
+                 "grouped_weight_gradient: {} for {} experts", to_string(dw.shape()),
+                 rows.offsets.elements() - 1);
+  const std::int32_t* const offset = rows.offsets.as<std::int32_t>();
+  for (std::int64_t e = 0; e < dw.extent(0); ++e)
+    if (offset[e] == offset[e + 1] && !options.accumulate) fill(dw.select(0, e), 0.0);
+  for_each_block(rows, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    matmul(dw.select(0, expert), expert_rows(a, options.tokens_a, rows, first, count, 0),
+           expert_rows(b, options.tokens_b, rows, first, count, 1),
+           {.transpose_a = true, .accumulate = options.accumulate || first > offset[expert]});
+  });
+}
+
+void CpuBackend::expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,
+                                       const ExpertRows& rows) {
+  const std::int64_t width = out.extent(1);
+  visit_float(out.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    pool_.run_ranges(used_rows(rows), 8, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T *gate = gate_up.as<T>() + row * gate_up.stride(0), *up = gate + width;
+        T* to = out.as<T>() + row * out.stride(0);
+        const A weight = weights.as<A>()[rows.rows.as<std::int32_t>()[row]];
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) {
+          const A g = static_cast<A>(gate[i]);
+          to[i] = static_cast<T>(weight * (g * sigmoid(g) * static_cast<A>(up[i])));
+        }
+      }
+    });
+  });
+}
+
+void CpuBackend::expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor dout,
+                                        Tensor gate_up, Tensor weights, const ExpertRows& rows) {
+  const std::int64_t width = dout.extent(1);
+  visit_float(dout.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    pool_.run_ranges(used_rows(rows), 8, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T *gate = gate_up.as<T>() + row * gate_up.stride(0), *up = gate + width;
+        const T* from = dout.as<T>() + row * dout.stride(0);
+        T *dgate = dgate_up.as<T>() + row * dgate_up.stride(0), *dup = dgate + width;
+        const std::int32_t choice = rows.rows.as<std::int32_t>()[row];
+        const A weight = weights.as<A>()[choice];
+        A dweight = 0;
+#pragma omp simd reduction(+ : dweight)
+        for (std::int64_t i = 0; i < width; ++i) {
+          const A g = static_cast<A>(gate[i]), s = sigmoid(g), u = static_cast<A>(up[i]);
+          const A d = static_cast<A>(from[i]), weighted = weight * d;
+          dweight += d * g * s * u;
+          dgate[i] = static_cast<T>(weighted * u * s * (A(1) + g * (A(1) - s)));
+          dup[i] = static_cast<T>(weighted * g * s);
+        }
+        dweights.as<A>()[choice] = dweight;
+      }
+    });
+  });
+}
+
+void CpuBackend::combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
+  const std::int64_t width = y.extent(1), k = positions.extent(1);
+  KINTSUGI_CHECK(positions.extent(0) == y.extent(0) && x.extent(1) == width,
+                 "combine_rows: {} of {} at {}", to_string(y.shape()), to_string(x.shape()),
+                 to_string(positions.shape()));
+  visit_float(y.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    reserve_scratch<A>(width);
+    pool_.run_ranges(y.extent(0), 8, [&](std::int64_t begin, std::int64_t end, int thread) {
+      A* const sums = scratch<A>(thread);
+      for (std::int64_t token = begin; token < end; ++token) {
+        const T* const from = residual ? residual.as<T>() + token * residual.stride(0) : nullptr;
+        for (std::int64_t i = 0; i < width; ++i) sums[i] = from ? static_cast<A>(from[i]) : A(0);
+        for (std::int64_t slot = 0; slot < k; ++slot) {
+          const std::int32_t row = positions.as<std::int32_t>()[token * k + slot];
+          if (row < 0) continue;
+          const T* const part = x.as<T>() + row * x.stride(0);
+          for (std::int64_t i = 0; i < width; ++i) sums[i] += static_cast<A>(part[i]);
+        }
+        T* const to = y.as<T>() + token * y.stride(0);
+        for (std::int64_t i = 0; i < width; ++i) to[i] = static_cast<T>(sums[i]);
+      }
+    });
+  });
+}
+
+}  // namespace kintsugi
