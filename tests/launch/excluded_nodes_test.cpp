@@ -88,7 +88,7 @@ exec "$@")sh",
         corpus_, run_.string(),
         fmt::format("steps: {}, checkpoint_every: {}, eval_every: 0, max_failed_saves: 1", steps,
                     save_every),
-        "device: cpu\nthreads: 1\nlayout: {zero: 1}\ncomm: {silence_s: 3, timeout_s: 4}\n");
+        "device: cpu\nthreads: 1\nlayout: {zero: 1}\ncomm: {silence_s: 6, timeout_s: 7}\n");
     const std::string batch = "global: 6, micro: 2";  // longer steps
     std::ofstream(config) << text.replace(text.find(batch), batch.size(), "global: 60, micro: 1");
     return {.run_dir = run_.string(),
