@@ -88,7 +88,7 @@ add_dependencies(kintsugi_hostile_runs kintsugi)
 # What make mutation-check runs, apart from the other tests because it is built over and over.
 kintsugi_test_program(kintsugi_equivalence_tests tests/parallel/equivalence_test.cpp)
 target_sources(kintsugi_equivalence_tests PRIVATE tests/parallel/recipes_test.cpp tests/parallel/preference_test.cpp
-               tests/parallel/adapters_test.cpp tests/parallel/classifier_test.cpp tests/backend/fp8_test.cpp
+               tests/parallel/adapters_test.cpp tests/parallel/classifier_test.cpp tests/parallel/experts_test.cpp tests/backend/fp8_test.cpp
                tests/backend/fp8_matmul_test.cpp tests/parallel/fp8_test.cpp)
 target_link_libraries(kintsugi_equivalence_tests PRIVATE GTest::gtest_main)
 set_target_properties(kintsugi_fuzz_parsers kintsugi_kill_runs kintsugi_fault_runs kintsugi_hostile_runs kintsugi_equivalence_tests PROPERTIES EXCLUDE_FROM_ALL TRUE)

@@ -232,6 +232,7 @@ bool SharedMemory::shares(const TensorSpec& saved, Recompute recompute) const {
 
 DType SharedMemory::dtype_of(const TensorSpec& spec) const {
   if (spec.bytes) return DType::U8;
+  if (spec.indices) return DType::I32;
   return spec.wide ? accumulator_of(dtype_) : dtype_;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <system_error>
 
 #include "core/error.h"
@@ -20,7 +21,7 @@ namespace {
 
 // A size above these limits is a typo, and products of sizes could overflow 64 bits.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMaxLayers = 16384;
+constexpr std::int64_t kMaxExperts = 4096;
 constexpr double kMaxParameters = 1e16;
 
 void check_size(const char* name, std::int64_t value, std::int64_t limit = kMaxSize) {
@@ -86,6 +87,42 @@ void check_windows(ModelConfig& config) {
   shorten(config.layer_types);
 }
 
+void check_experts(ModelConfig& config) {
+  const bool wanted = family_info(config.family).experts;
+  if (config.experts && !wanted)
+    user_error("experts are given, but family {} has none: remove them", to_string(config.family));
+  if (!config.experts && wanted)
+    user_error("family {} is a mixture of experts: give experts, such as {{count: 8, chosen: 2}}",
+               to_string(config.family));
+  if (!wanted) return;
+  ExpertsConfig& experts = *config.experts;
+  if (experts.size == 0) experts.size = config.ffn_size;
+  check_size("experts.count", experts.count, kMaxExperts);
+  check_size("experts.chosen", experts.chosen, kMaxExperts);
+  check_size("experts.size", experts.size);
+  check_size("experts.groups", experts.groups);
+  check_size("experts.top_groups", experts.top_groups);
+  check_positive("experts.scale", experts.scale);
+  if (experts.shared != 0) check_size("experts.shared", experts.shared, kMaxExperts);
+  if (experts.chosen > experts.count)
+    user_error("experts.chosen is {}, but there are {} experts", experts.chosen, experts.count);
+  if (experts.count % experts.groups != 0)
+    user_error("experts.groups {} does not divide experts.count {}", experts.groups, experts.count);
+  if (experts.top_groups > experts.groups)
+    user_error("experts.top_groups is {}, but there are {} groups", experts.top_groups,
+               experts.groups);
+  if (experts.chosen > experts.count / experts.groups * experts.top_groups)
+    user_error("experts.chosen is {}, but the best {} groups have {} experts", experts.chosen,
+               experts.top_groups, experts.count / experts.groups * experts.top_groups);
+  std::ranges::sort(experts.dense_layers);
+  const auto repeated = std::ranges::unique(experts.dense_layers);
+  experts.dense_layers.erase(repeated.begin(), repeated.end());
+  for (const std::int64_t layer : experts.dense_layers)
+    if (layer < 0 || layer >= config.layers)
+      user_error("experts.dense_layers names layer {}, but the layers are 0 to {}", layer,
+                 config.layers - 1);
+}
+
 void check_rotation(const ModelConfig& config) {
   if (config.positions() != PositionKind::Rope) {
     if (config.rope_scaling)
@@ -147,8 +184,12 @@ void check_total(const ModelConfig& config) {
   const double block =
       real(config.hidden_size) * (real(config.heads + config.kv_heads) * 2 * real(config.head_dim) +
                                   3 * real(config.ffn_size));
+  const double experts = config.experts
+                             ? 3 * real(config.hidden_size) * real(config.experts->size) *
+                                   real(config.experts->count + config.experts->shared)
+                             : 0;
   const double total =
-      real(config.layers) * block +
+      real(config.layers) * (block + experts) +
       real(config.hidden_size) * (2 * real(config.vocab_size) + real(config.max_positions) +
                                   static_cast<double>(config.labels.size()));
   if (total > kMaxParameters)
@@ -163,6 +204,25 @@ void check_total(const ModelConfig& config) {
 double LoraConfig::scale() const {
   const auto rank = static_cast<double>(r);
   return alpha / (rslora ? std::sqrt(rank) : rank);
+}
+
+bool ModelConfig::has_experts(std::int64_t layer) const {
+  return experts && !std::ranges::binary_search(experts->dense_layers, layer);
+}
+
+std::int64_t ModelConfig::feed_forward_parts() const {
+  if (!experts) return ffn_size;
+  std::int64_t parts = experts->count;
+  if (!experts->dense_layers.empty()) parts = std::gcd(parts, ffn_size);
+  return experts->shared > 0 ? std::gcd(parts, experts->shared * experts->size) : parts;
+}
+
+std::string ModelConfig::feed_forward_text() const {
+  if (!experts) return fmt::format("{} MLP columns", ffn_size);
+  return fmt::format("{} experts{}", experts->count,
+                     feed_forward_parts() == experts->count
+                         ? ""
+                         : fmt::format(" ({} with its MLPs)", feed_forward_parts()));
 }
 
 PositionKind ModelConfig::positions() const { return family_info(family).positions; }
@@ -235,6 +295,7 @@ void ModelConfig::complete_and_check() {
   if (ffn_size == 0) ffn_size = 4 * hidden_size;
   check_size("ffn_size", ffn_size);
   if (const auto check = family_info(family).check) check(*this);
+  check_experts(*this);
   check_rotation(*this);
   check_windows(*this);
   check_positive("norm_eps", norm_eps);

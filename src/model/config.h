@@ -10,7 +10,19 @@
 
 namespace kintsugi {
 
-enum class Family : std::uint8_t { Gpt2, Llama, Qwen2, Qwen3, Bloom, Olmo2, Olmo3, Retnet };
+enum class Family : std::uint8_t {
+  Gpt2,
+  Llama,
+  Qwen2,
+  Qwen3,
+  Bloom,
+  Olmo2,
+  Olmo3,
+  Retnet,
+  Mixtral,
+  Olmoe,
+  Qwen3Moe
+};
 enum class PositionKind : std::uint8_t { Learned, Rope, Alibi, Retention };
 // Whether a layer's attention sees all earlier tokens or only those in a sliding window.
 enum class LayerType : std::uint8_t { Full, Sliding };
@@ -78,6 +90,30 @@ struct Fp8Config {
   bool operator==(const Fp8Config&) const = default;
 };
 
+inline constexpr std::int64_t kMaxLayers = 16384;
+
+// A mixture of experts in place of the MLPs.
+struct ExpertsConfig {
+  std::int64_t count = 0;                       // per layer
+  std::int64_t chosen = 0;                      // per token
+  std::int64_t size = 0;                        // width of an expert; 0: ffn_size
+  std::int64_t shared = 0;                      // experts that all tokens use
+  std::vector<std::int64_t> dense_layers = {};  // have an MLP of ffn_size instead
+  bool normalize = true;                        // the weights of a token are divided by their sum
+  double scale = 1;                             // of the weights
+  // The experts are in groups, and a token chooses among those of its best groups.
+  std::int64_t groups = 1, top_groups = 1;
+  bool operator==(const ExpertsConfig&) const = default;
+};
+
+// How experts are kept in balance while they are trained.
+struct BalanceConfig {
+  double loss = 0;                    // coefficient of the balance loss of each sequence
+  double z_loss = 0;                  // coefficient of the mean of log^2 Z of the router's logits
+  std::int64_t statistics_every = 0;  // steps between records of the loads; 0: never
+  bool operator==(const BalanceConfig&) const = default;
+};
+
 struct ModelSpec;
 
 struct ModelConfig {
@@ -86,9 +122,10 @@ struct ModelConfig {
   std::int64_t hidden_size = 0;
   std::int64_t layers = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;    // 0: same as heads
-  std::int64_t head_dim = 0;    // 0: hidden_size / heads
-  std::int64_t ffn_size = 0;    // 0: 4 x hidden_size
+  std::int64_t kv_heads = 0;  // 0: same as heads
+  std::int64_t head_dim = 0;  // 0: hidden_size / heads
+  std::int64_t ffn_size = 0;  // 0: 4 x hidden_size
+  std::optional<ExpertsConfig> experts = {};
   std::int64_t value_size = 0;  // RetNet: width of the values of all heads; 0 in other families
   // Learned positions: rows of the table. Otherwise: the intended maximum sequence length.
   std::int64_t max_positions = 0;
@@ -108,6 +145,7 @@ struct ModelConfig {
   // What is trained; config.json does not have it.
   LoraConfig lora = {};
   Fp8Config fp8 = {};
+  BalanceConfig balance = {};
   std::vector<std::string> freeze = {};  // patterns (*, ?) of the names of parameters
   // Changes the layers that the family describes. Only for tests of sublayers that no family has.
   void (*change_layers)(ModelSpec& model) = nullptr;
@@ -117,6 +155,11 @@ struct ModelConfig {
     return layer_types.empty() ? LayerType::Full
                                : layer_types[static_cast<std::size_t>(layer) % layer_types.size()];
   }
+  bool has_experts(std::int64_t layer) const;
+  // Into so many parts, or a divisor of it, the tensor ranks can split what follows attention: the
+  // columns of MLPs, and whole experts.
+  std::int64_t feed_forward_parts() const;
+  std::string feed_forward_text() const;  // "384 MLP columns"
   std::int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
   bool is_classifier() const { return !labels.empty(); }
   bool operator==(const ModelConfig&) const = default;

@@ -18,6 +18,7 @@ Recompute parse_recompute(std::string_view text) {
 }
 
 Shape TensorSpec::shape(const BatchSize& size) const {
+  if (per == Per::Whole) return {width};
   const std::int64_t rows = per == Per::Row        ? size.rows()
                             : per == Per::Sequence ? size.sequences
                                                    : most * size.tokens();
@@ -36,16 +37,29 @@ int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inp
              o);
 }
 
-int Declaration::stack(std::string name, std::int64_t count, std::int64_t outputs,
+int Declaration::stack(const std::vector<std::string>& names, std::int64_t outputs,
                        std::int64_t inputs, double used, const Options& o) {
-  return add({.name = std::move(name),
-              .global = {count, outputs, inputs},
-              .shard = {.dimension = o.shard.along == Shard::Along::Matrices  ? 0
-                                     : o.shard.along == Shard::Along::Outputs ? 1
-                                                                              : 2},
-              .decay = true,
-              .flops = 2.0 * used * static_cast<double>(outputs * inputs)},
-             o);
+  const bool whole = o.shard.along == Shard::Along::Matrices;
+  const int count = static_cast<int>(names.size());
+  KINTSUGI_CHECK(!whole || count % ranks_.tensor == 0, "{} matrices on {} ranks", count,
+                 ranks_.tensor);
+  Options one = o;
+  int first = -1;
+  for (int i = 0; i < count; ++i) {
+    const int owner = i / std::max(1, count / ranks_.tensor);
+    one.packed = i > 0;
+    const int id = add({.name = names[static_cast<std::size_t>(i)],
+                        .global = {outputs, inputs},
+                        .shard = {.dimension = o.shard.along == Shard::Along::Inputs ? 1 : 0,
+                                  .owner = whole && ranks_.tensor > 1 ? owner : -1},
+                        .decay = true,
+                        .overwritten = true,
+                        .used = used,
+                        .flops = 2.0 * used * static_cast<double>(outputs * inputs)},
+                       one);
+    if (first < 0 && (!whole || owner == ranks_.tensor_rank)) first = id;
+  }
+  return first;
 }
 
 int Declaration::vector(std::string name, std::int64_t extent, const Options& o) {
@@ -80,7 +94,7 @@ int Declaration::add(Parameter parameter, const Options& options) {
       parameter.counted = parameter.counted && ranks_.tensor_rank == 0;
     }
   }
-  parameter.shape = parameter.shard.local(parameter.global);
+  parameter.shape = parameter.shard.local(parameter.global, ranks_.tensor_rank);
   ids_.push_back(set_ != nullptr ? set_->index(parameter.name)
                                  : static_cast<int>(parameters_.size()));
   parameters_.push_back(std::move(parameter));

@@ -31,7 +31,7 @@ struct BatchSize {
 
 // What a tensor has rows per: token, row of the residual stream on this rank, or sequence. Bounded:
 // at most so many rows per token (TensorSpec::most), of which the layer uses the first ones. Whole:
-// the tensor has no rows.
+// the tensor has no rows, only its width.
 enum class Per : std::uint8_t { Token, Row, Sequence, Bounded, Whole };
 
 // A tensor that a layer requests: (tokens, rows or sequences; width). Width 0: one number each.
@@ -41,6 +41,7 @@ struct TensorSpec {
   std::int64_t width = 0;
   std::int64_t most = 1;  // Per::Bounded: rows per token
   bool wide = false;      // accumulator precision
+  bool indices = false;   // int32
   // Saved tensors: the first recompute mode that drops it.
   Recompute dropped_by = Recompute::Full;
   // If dropped, or in workspace: all tensors with this label share one buffer.
@@ -75,6 +76,12 @@ struct PositionSpec {
 struct RingSpec {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool operator==(const RingSpec&) const = default;
+};
+
+// A sum over the step.
+struct SumSpec {
+  std::string_view name;
+  double factor = 1;
 };
 
 // Handles of declared tensors.
@@ -139,9 +146,10 @@ class Declaration {
     std::int64_t turn = 0;
   };
   int matrix(std::string name, std::int64_t outputs, std::int64_t inputs, const Options& options);
-  // A stack of matrices (count, outputs, inputs), of which a token uses `used`. Sharded along any
-  // dimension.
-  int stack(std::string name, std::int64_t count, std::int64_t outputs, std::int64_t inputs,
+  // Matrices (outputs, inputs) that are stored one after the other, as experts: a stack (count,
+  // outputs, inputs) in memory. A token uses the part `used` of them. Along::Matrices: each rank
+  // has as many, in order. Returns this rank's first.
+  int stack(const std::vector<std::string>& names, std::int64_t outputs, std::int64_t inputs,
             double used, const Options& options);
   int vector(std::string name, std::int64_t extent, const Options& options);
   // A table of rows, sharded by rows or not sharded.
@@ -155,8 +163,9 @@ class Declaration {
   void cache(const CacheSpec& spec) { caches_.push_back(spec); }
   void positions(const PositionSpec& spec) { positions_.push_back(spec); }
   void ring(const RingSpec& spec) { rings_.push_back(spec); }
-  // A sum over the step that the layer adds to (LayerSums). Layers may share one.
-  void sum(std::string_view name) { sums_.push_back(name); }
+  // A sum over the step that the layer adds to (LayerSums), whose mean times the factor is a value
+  // of the step. Layers may share one.
+  void sum(std::string_view name, double factor = 1) { sums_.push_back({name, factor}); }
   void mixing(double causal, double full) {
     flops_.mixing_causal += causal;
     flops_.mixing_full += full;
@@ -168,7 +177,7 @@ class Declaration {
   const std::vector<CacheSpec>& caches() const { return caches_; }
   const std::vector<PositionSpec>& positions() const { return positions_; }
   const std::vector<RingSpec>& rings() const { return rings_; }
-  const std::vector<std::string_view>& sums() const { return sums_; }
+  const std::vector<SumSpec>& sums() const { return sums_; }
   const LayerFlops& flops() const { return flops_; }
   // The buckets of the declared parameters, in order of declaration, without duplicates.
   std::vector<int> buckets() const;
@@ -186,7 +195,7 @@ class Declaration {
   std::vector<CacheSpec> caches_;
   std::vector<PositionSpec> positions_;
   std::vector<RingSpec> rings_;
-  std::vector<std::string_view> sums_;
+  std::vector<SumSpec> sums_;
   LayerFlops flops_;
 };
 

@@ -1,5 +1,7 @@
 #include "model/metrics.h"
 
+#include <cmath>
+
 #include "model/block.h"
 #include "model/layers/head.h"
 #include "model/lora.h"
@@ -8,11 +10,14 @@ namespace kintsugi {
 
 ModelSize count_parameters(const ParameterSet& set) {
   ModelSize size;
+  double active = 0;
   for (const Parameter& parameter : set.parameters()) {
     size.by_group[static_cast<std::size_t>(parameter.group)] += parameter.shape.elements();
     size.total += parameter.shape.elements();
+    active += parameter.used * static_cast<double>(parameter.shape.elements());
     if (parameter.trained) size.trained += parameter.shape.elements();
   }
+  size.active = std::llround(active);
   return size;
 }
 

@@ -12,6 +12,7 @@ namespace kintsugi {
 struct ModelSize {
   std::array<std::int64_t, kParameterGroups> by_group{};
   std::int64_t total = 0;
+  std::int64_t active = 0;  // without the experts that a token does not use
   std::int64_t trained = 0;
 };
 ModelSize count_parameters(const ParameterSet& set);

@@ -56,6 +56,10 @@ struct MicroBatch {
   // fp8 matmuls; empty: not counted
   Tensor fp8_statistics = {};
 
+  // (layers, experts), in accumulator precision: to count how often tokens choose each expert;
+  // empty: not counted
+  Tensor expert_counts = {};
+
   // The backward computes the gradients of this times the sum of the losses; 0: none follows.
   double gradient_scale = 0;
   bool first = false, last = false;  // of the step

@@ -27,6 +27,7 @@ void visit_model_fields(Config& config, Visit&& visit) {
   visit("kv_heads", config.kv_heads);
   visit("head_dim", config.head_dim);
   visit("ffn_size", config.ffn_size);
+  visit("experts", config.experts);
   visit("value_size", config.value_size);
   visit("max_positions", config.max_positions);
   visit("norm_eps", config.norm_eps);
@@ -58,6 +59,19 @@ void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
     visit("beta_slow", scaling.beta_slow);
     visit("attention_factor", scaling.attention_factor);
   }
+}
+
+template <class Experts, class Visit>
+void visit_experts_fields(Experts& experts, Visit&& visit) {
+  visit("count", experts.count);
+  visit("chosen", experts.chosen);
+  visit("size", experts.size);
+  visit("shared", experts.shared);
+  visit("dense_layers", experts.dense_layers);
+  visit("normalize", experts.normalize);
+  visit("scale", experts.scale);
+  visit("groups", experts.groups);
+  visit("top_groups", experts.top_groups);
 }
 
 // Reads the `model:` section of a run configuration: {preset: NAME}, {config: FILE or DIR} or

@@ -26,8 +26,8 @@ constexpr int kTableBucket = 0, kEmbeddingBucket = 1, kFirstBlockBucket = 2;
 }  // namespace
 
 std::string_view to_string(ParameterGroup group) {
-  return enum_name(group,
-                   {"embedding", "attention", "retention", "mlp", "norm", "head", "adapter"});
+  return enum_name(group, {"embedding", "attention", "retention", "mlp", "router", "experts",
+                           "norm", "head", "adapter"});
 }
 
 ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, whole_model(config)) {}

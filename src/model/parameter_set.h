@@ -19,11 +19,13 @@ enum class ParameterGroup : std::uint8_t {
   Attention,
   Retention,
   Mlp,
+  Router,
+  Experts,
   Norm,
   Head,
   Adapter
 };
-inline constexpr int kParameterGroups = 7;
+inline constexpr int kParameterGroups = 9;
 std::string_view to_string(ParameterGroup group);
 
 // The ranks that train the same parameter on other data.
@@ -61,6 +63,7 @@ struct Parameter {
   // heads, tp ranks with the same key and value heads, or the other stage that has the tied table.
   std::vector<GroupKind> sum_over = {};
   DataGroups data = {};
+  double used = 1;          // the part of the tokens that use it, if experts are chosen alike
   double flops = 0;         // of its forward matmul, per token
   bool counted = true;      // of several identical copies, this one goes into norms and files
   std::int64_t offset = 0;  // first element in the flat buffers

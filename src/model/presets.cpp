@@ -81,8 +81,18 @@ void read_value(std::vector<std::string>& field, const YAML::Node& node, const s
     field.push_back(entry.Scalar());
   }
 }
+void read_value(std::vector<std::int64_t>& field, const YAML::Node& node, const std::string& where,
+                const KeyOrigin&) {
+  if (!node.IsSequence())
+    user_error("{}: must be a list like [0, 1], not {}", where, in_words(node));
+  field.clear();
+  for (const YAML::Node& entry : node)
+    field.push_back(parsed(entry, where, "a whole number", parse_count));
+}
 void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
                 const KeyOrigin& inside);
+void read_value(std::optional<ExpertsConfig>& field, const YAML::Node& node,
+                const std::string& where, const KeyOrigin& inside);
 
 [[noreturn]] void unknown_key(const std::string& where, const KeyOrigin& origin,
                               const std::string& key, const std::vector<std::string>& known) {
@@ -122,6 +132,16 @@ void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const
     user_error("{}: must be a map like {{factor: 8}} or null, not {}", where, in_words(node));
   if (!field) field.emplace();
   read_map(node, inside, {}, [&](auto visit) { visit_rope_scaling_fields(*field, visit); });
+}
+
+void read_value(std::optional<ExpertsConfig>& field, const YAML::Node& node,
+                const std::string& where, const KeyOrigin& inside) {
+  if (node.IsNull()) return field.reset();
+  if (!node.IsMap())
+    user_error("{}: must be a map like {{count: 8, chosen: 2}} or null, not {}", where,
+               in_words(node));
+  if (!field) field.emplace();
+  read_map(node, inside, {}, [&](auto visit) { visit_experts_fields(*field, visit); });
 }
 
 void read_fields(const YAML::Node& map, const KeyOrigin& origin,
@@ -391,6 +411,18 @@ std::string rope_scaling_to_yaml(const std::optional<RopeScaling>& scaling) {
   return "{" + parts + "}";
 }
 
+namespace {
+
+std::string experts_to_yaml(const ExpertsConfig& experts) {
+  std::string parts;
+  visit_experts_fields(experts, [&](const char* key, const auto& value) {
+    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, value);
+  });
+  return "{" + parts + "}";
+}
+
+}  // namespace
+
 std::string model_to_yaml(const ModelConfig& config) {
   std::string text;
   const auto write = [&](const char* name, const auto& field) {
@@ -399,6 +431,8 @@ std::string model_to_yaml(const ModelConfig& config) {
       text += fmt::format("{}: {}\n", name, to_string(field));
     } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
       text += fmt::format("{}: {}\n", name, rope_scaling_to_yaml(field));
+    } else if constexpr (std::is_same_v<Field, std::optional<ExpertsConfig>>) {
+      text += fmt::format("{}: {}\n", name, field ? experts_to_yaml(*field) : "null");
     } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
       std::vector<std::string_view> types;
       for (const LayerType type : field) types.push_back(to_string(type));

@@ -18,6 +18,11 @@ struct PartRange {
 
 PartRange part_range(const TensorShard& shard, std::int64_t extent, int rank) {
   PartRange r;
+  if (shard.owner >= 0) {
+    r.extent = r.rows = rank == shard.owner ? extent : 0;
+    r.end = r.rows;
+    return r;
+  }
   const std::int64_t shards = shard.ranks / shard.copies, index = rank / shard.copies;
   r.extent = extent / shard.parts;
   r.rows = (r.extent + shards - 1) / shards;
@@ -39,10 +44,10 @@ int kv_copies(std::int64_t kv_heads, int tp) {
   return std::max(1, tp / static_cast<int>(kv_heads));
 }
 
-Shape TensorShard::local(const Shape& global) const {
+Shape TensorShard::local(const Shape& global, int rank) const {
   if (dimension < 0) return global;
   Shape shape = global;
-  shape[dimension] = parts * part_range(*this, global[dimension], 0).rows;
+  shape[dimension] = parts * part_range(*this, global[dimension], rank).rows;
   return shape;
 }
 
@@ -57,6 +62,7 @@ void for_each_range(const TensorShard& shard, const Shape& global, int rank, std
   for (int i = 0; i < shard.dimension; ++i) rows *= global[i];
   for (int i = shard.dimension + 1; i < global.rank(); ++i) width *= global[i];
   const std::int64_t block = range.rows * width;  // elements of one part in one row, with padding
+  if (block == 0) return;
   for (std::int64_t at = first / block; at < rows * shard.parts && at * block < last; ++at) {
     const std::int64_t row = at / shard.parts, part = at % shard.parts;
     const std::int64_t local_begin = at * block;

@@ -32,8 +32,10 @@ struct TensorShard {
   int parts = 1;
   int ranks = 1;
   int copies = 1;  // neighbouring ranks that hold the same shard
+  // The dimension is not split: this rank holds all of it, and the others nothing.
+  int owner = -1;
 
-  Shape local(const Shape& global) const;
+  Shape local(const Shape& global, int rank) const;
 };
 
 // Elements [local, local + count) of a rank's shard are elements [global, global + count) of the

@@ -113,6 +113,27 @@ struct MlpSpec {
   bool operator==(const MlpSpec&) const = default;
 };
 
+// A mixture of experts: a router chooses some of `count` MLPs with SwiGLU for each token, and their
+// results are added with the router's weights.
+struct ExpertsSpec {
+  std::int64_t count = 0, chosen = 0;
+  std::int64_t hidden = 0, size = 0;  // inputs and width of an expert
+  std::string router = {};
+  std::vector<std::string> up = {};    // gate, then up of each expert
+  std::vector<std::string> down = {};  // one per expert
+  Init router_init = {}, up_init = {}, down_init = {};
+  // As in RouteOptions:
+  bool sigmoid = false;
+  std::int64_t groups = 1, top_groups = 1;
+  bool normalize = true;
+  double scale = 1;
+  // Losses that keep the experts in balance (BalanceConfig), and the row of expert_counts:
+  double balance_loss = 0, z_loss = 0;
+  int layer = 0;
+  std::optional<MlpSpec> shared = {};  // an MLP for all tokens beside the experts
+  bool operator==(const ExpertsSpec&) const = default;
+};
+
 // A matmul of a sublayer, for fp8 and adapters.
 struct LinearUse {
   LinearSpec* linear;
@@ -123,6 +144,7 @@ struct LinearUse {
 std::vector<LinearUse> linears_of(AttentionSpec& spec);
 std::vector<LinearUse> linears_of(RetentionSpec& spec);
 std::vector<LinearUse> linears_of(MlpSpec& spec);
+std::vector<LinearUse> linears_of(ExpertsSpec& spec);
 
 // Removes what differs between layers that compute the same: names of parameters and numbers of
 // sites.
@@ -131,11 +153,13 @@ void clear_names_of(LinearSpec& spec);
 void clear_names_of(AttentionSpec& spec);
 void clear_names_of(RetentionSpec& spec);
 void clear_names_of(MlpSpec& spec);
+void clear_names_of(ExpertsSpec& spec);
 
 class Sublayer;
 std::shared_ptr<Sublayer> make_sublayer(const AttentionSpec& spec);
 std::shared_ptr<Sublayer> make_sublayer(const RetentionSpec& spec);
 std::shared_ptr<Sublayer> make_sublayer(const MlpSpec& spec);
+std::shared_ptr<Sublayer> make_sublayer(const ExpertsSpec& spec);
 
 // The spec of a sublayer of any kind. A kind is a struct with == and the three functions above, or
 // it does not compile; no other code knows the kinds.

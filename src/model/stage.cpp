@@ -113,11 +113,12 @@ void StageScratch::allocate_ring(Arena& arena, const std::vector<Declaration>& b
 void StageScratch::allocate_sums(Arena& arena, const std::vector<Declaration>& blocks) {
   LayerSums& sums = context_.sums;
   for (const Declaration& block : blocks)
-    for (const std::string_view name : block.sums())
-      if (std::ranges::find(sums.names, name) == sums.names.end()) sums.names.push_back(name);
-  if (!sums.names.empty())
+    for (const SumSpec& sum : block.sums())
+      if (std::ranges::find(sums.specs, sum.name, &SumSpec::name) == sums.specs.end())
+        sums.specs.push_back(sum);
+  if (!sums.specs.empty())
     sums.values = arena.allocate(Region::Workspace, "scalars",
-                                 accumulator_of(context_.store->dtype()), {std::ssize(sums.names)});
+                                 accumulator_of(context_.store->dtype()), {std::ssize(sums.specs)});
 }
 
 Declaration StageScratch::declaration(int layer) const {

@@ -125,9 +125,14 @@ class Planner {
       for (const int parameter : batch(replica, shard, tp)) f(set_[parameter], tp);
   }
 
+  static Shape shard_of(const Parameter& parameter, int tp) {
+    return parameter.shard.local(parameter.global, tp);
+  }
+
   // Whether a tp rank sends its shard of a parameter: one of those that have the same shard does.
   bool sends(const Parameter& parameter, int tp) const {
     if (sizes_.tp == 1) return true;
+    if (parameter.shard.owner >= 0) return tp == parameter.shard.owner;
     if (parameter.shard.dimension < 0) return tp == 0;
     return tp % parameter.shard.copies == 0;
   }
@@ -225,8 +230,9 @@ class Planner {
   void add_parts(std::vector<MatrixPart>& parts, const Parameter& parameter, std::size_t index,
                  int tp, std::int64_t shard_at) const {
     const MatrixParts& matrices = parameter.matrices;
-    const std::int64_t count = matrices.count, rows = parameter.shape[0],
-                       columns = parameter.shape[1];
+    const Shape shape = shard_of(parameter, tp);
+    if (shape.elements() == 0) return;
+    const std::int64_t count = matrices.count, rows = shape[0], columns = shape[1];
     MatrixPart part{.shard_at = shard_at};
     const bool by_rows = matrices.dimension == 0;
     const std::int64_t extent = (by_rows ? rows : columns) / count,
@@ -237,7 +243,7 @@ class Planner {
       part.shard = {extent / turn, count, turn * columns};
     else
       part.shard = {rows * (extent / turn), count, turn};
-    if (sizes_.tp > 1) part.dimension = parameter.shard.dimension;
+    if (sizes_.tp > 1 && parameter.shard.owner < 0) part.dimension = parameter.shard.dimension;
     if (part.dimension >= 0) {
       const bool split_too = part.dimension == matrices.dimension;
       part.extent = part.dimension == 0 ? rows : columns;
@@ -257,7 +263,7 @@ class Planner {
     for (int tp = 0; tp < sizes_.tp; ++tp)
       for (std::size_t i = 0; i < own.size(); ++i) {
         const Parameter& parameter = set_[own[i]];
-        const std::int64_t count = parameter.shape.elements();
+        const std::int64_t count = shard_of(parameter, tp).elements();
         if (sends(parameter, tp)) {
           add_parts(x.assembled, parameter, i, tp, arriving);
           at(x.to_owner.received, tp) += count;

@@ -166,11 +166,11 @@ void check_ramp(const Layout& l, const Workload& work) {
 
 void check_tensor_ranks(const ModelConfig& m, std::int64_t tp, const std::string& name) {
   if (tp == 1) return;
-  if (m.heads % tp != 0 || m.ffn_size % tp != 0)
-    user_error(
-        "{} is {}, which must divide the model's {} heads and {} MLP columns: use {}", name, tp,
-        m.heads, m.ffn_size,
-        nearest_divisors(std::gcd(m.heads, m.ffn_size), std::min<std::int64_t>(tp, m.heads)));
+  const std::int64_t parts = m.feed_forward_parts();
+  if (m.heads % tp != 0 || parts % tp != 0)
+    user_error("{} is {}, which must divide the model's {} heads and {}: use {}", name, tp, m.heads,
+               m.feed_forward_text(),
+               nearest_divisors(std::gcd(m.heads, parts), std::min<std::int64_t>(tp, m.heads)));
   if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0)
     user_error("{} is {}, and the model has {} key-value heads: one must divide the other", name,
                tp, m.kv_heads);

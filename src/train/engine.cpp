@@ -15,12 +15,13 @@ namespace {
 constexpr std::size_t kMostScalars = 64;  // that a step may sum
 
 // A sum that layers declare (Declaration::sum), per target.
-DeclaredScalar layer_scalar(std::string_view name) {
-  const std::string text(name);
+DeclaredScalar layer_scalar(const SumSpec& sum) {
+  const std::string text(sum.name);
   return {.names = {.json = text,
                     .tag = "train/" + text,
                     .prometheus = {.name = "kintsugi_" + text},
-                    .help = "What layers add to " + text + " in the last step, per target."}};
+                    .help = "What layers add to " + text + " in the last step, per target."},
+          .factor = sum.factor};
 }
 
 const EngineOptions& checked(const EngineOptions& options, const Groups& groups) {
@@ -103,14 +104,17 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
   }
   loss_sums_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision),
                                {static_cast<std::int64_t>(scalars_.sums())});
-  for (const std::string_view name : scratch_.context().sums.names)
-    scalars_.add(layer_scalar(name));
+  for (const SumSpec& sum : scratch_.context().sums.specs) scalars_.add(layer_scalar(sum));
   KINTSUGI_CHECK(scalars_.sums() <= kMostScalars, "a step sums {} scalars", scalars_.sums());
   host_sums_.resize(scalars_.sums());
   if (options.model.fp8.on())
     fp8_statistics_ = arena_.allocate(
         Region::Workspace, "fp8 statistics", DType::F32,
         {static_cast<std::int64_t>(fp8_sites(model_spec(options.model)).size()), 3, 4});
+  if (options.model.experts)
+    expert_counts_ =
+        arena_.allocate(Region::Workspace, "expert counts", accumulator_of(options.precision),
+                        {options.model.layers, options.model.experts->count});
   if (options.skip_step)
     loss_total_ =
         arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
@@ -244,6 +248,8 @@ std::vector<float> Engine::fp8_statistics() {
   return numbers;
 }
 
+std::vector<double> Engine::expert_counts() { return to_doubles(*backend_, expert_counts_); }
+
 double Engine::targets_of(const TokenBatch& batch) const {
   if (!groups_->counts_sequences()) return 0;
   if (options_.preference) return static_cast<double>(batch.sequences.size() / 2);
@@ -270,6 +276,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     micro.overwrites = sharding_.overwrites(micro.first);
     micro.first_token += settings.first_sequence * context_shard_.length;
     micro.dropout = settings.dropout;
+    micro.expert_counts = expert_counts_;
     if (settings.fp8_statistics && micro.first) micro.fp8_statistics = fp8_statistics_;
     micro.repeatable = is_repeatable(micro);
     micro.dropout_seed =
@@ -279,6 +286,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   backend_->fill(loss_sums_, 0.0);
   if (const Tensor sums = scratch_.context().sums.values) backend_->fill(sums, 0.0);
   if (settings.fp8_statistics) backend_->fill(fp8_statistics_, 0.0);
+  if (expert_counts_) backend_->fill(expert_counts_, 0.0);
   pipeline_.run({.micro_batches = micro_batches, .loss_sum = loss_sums_},
                 std::cref(load));  // by reference: a copy would allocate memory
   {

@@ -124,6 +124,10 @@ class Engine {
   // MicroBatch::fp8_statistics.
   std::vector<float> fp8_statistics();
 
+  // How often the tokens of the last step chose each expert, on this rank: (layers, experts). The
+  // sums over all ranks are those of the step.
+  std::vector<double> expert_counts();
+
   // What the losses of the batch are divided by: its preference pairs, or its tokens with a loss,
   // or the sum of their weights. 0 if another rank counts the same sequences.
   double targets_of(const TokenBatch& batch) const;
@@ -253,6 +257,7 @@ class Engine {
     std::vector<std::byte> rounded;  // and after
   } staging_;
   Tensor fp8_statistics_;
+  Tensor expert_counts_;  // (layers, experts)
   StepScalars scalars_;
   Tensor loss_sums_;                     // (sums), as scalars_ declares them
   std::vector<double> host_sums_;        // the same on the host

@@ -103,6 +103,14 @@ const std::vector<StepMetric>& step_metrics() {
           "fp8_saturated", "fp8/saturated", {"kintsugi_fp8_saturated_ratio"},
           "Largest fraction of the operand of an fp8 matmul that became the largest number of fp8.",
           &R::fp8_saturated, kOmit),
+      metric("expert_load", "experts/load", {"kintsugi_expert_load_ratio"},
+             "Load of the busiest expert divided by the mean, in the layer where it is largest.",
+             &R::expert_load, kOmit),
+      metric(
+          "expert_entropy", "experts/entropy", {"kintsugi_expert_entropy_ratio"},
+          "Entropy of the choice of experts divided by that of an even choice, in the layer where "
+          "it is least.",
+          &R::expert_entropy, kOmit),
       metric("stage", "", {}, "", &R::stage, kOmit),
       metric("batch", "train/batch", {"kintsugi_batch_sequences"},
              "Sequences of the last step, with a batch ramp.", &R::batch, kOmit),

@@ -33,6 +33,9 @@ struct StepRecord {
   // Only with train.fp8, now and then: the largest magnitude that was quantized, and the largest
   // fractions of a matmul's operand that became 0, or the largest number of fp8.
   std::optional<double> fp8_amax = {}, fp8_underflow = {}, fp8_saturated = {};
+  // Only of models with experts, now and then, and of the layer with the largest or least: the load
+  // of the busiest expert divided by the mean, and the entropy of the choices divided by the most.
+  std::optional<double> expert_load = {}, expert_entropy = {};
   double gradient_norm = 0;
   std::string skipped = {};  // why the update was not applied: "not finite" or "outlier"
   double lr = 0;

@@ -52,6 +52,7 @@ struct Trainer::Parts {
   Validation validation{run, feed, reference};
   ProgressReport progress{run, energy, validation};
   Fp8Statistics fp8{run};
+  ExpertLoads experts{run};
   RankChecks ranks{run};
   StepLoop steps{run,
                  {.guard = guard,
@@ -60,6 +61,7 @@ struct Trainer::Parts {
                   .energy = energy,
                   .progress = progress,
                   .fp8 = fp8,
+                  .experts = experts,
                   .ranks = ranks}};
   bool startup_reported = false;
 };

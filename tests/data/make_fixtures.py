@@ -17,12 +17,18 @@ from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    DeepseekV3Config,
+    Dots1Config,
+    Glm4MoeConfig,
     GPT2Config,
     LlamaConfig,
+    MixtralConfig,
     Olmo2Config,
     Olmo3Config,
+    OlmoeConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCABULARY, LENGTH, SEQUENCES = 67, 21, 2
@@ -57,6 +63,16 @@ YARN_ROPE = {
     "beta_fast": 8.0,
     "beta_slow": 1.0,
 }
+# Experts that are chosen by sigmoids, with an expert that all tokens share.
+SIGMOID = dict(
+    n_routed_experts=6,
+    num_experts_per_tok=3,
+    moe_intermediate_size=16,
+    n_shared_experts=1,
+    first_k_dense_replace=1,
+    routed_scaling_factor=2.5,
+    norm_topk_prob=True,
+)
 NO_DROPOUT = dict(hidden_dropout=0.0, attention_dropout=0.0)
 
 
@@ -124,6 +140,73 @@ def cases():
             rms_norm_eps=1e-6,
             tie_word_embeddings=False,
         ),
+        "mixtral": MixtralConfig(
+            **{**SMALL, "intermediate_size": 24},
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            rope_parameters=PLAIN_ROPE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        # The second of three layers is dense.
+        "qwen3-moe": Qwen3MoeConfig(
+            **{**SMALL, "num_hidden_layers": 3},
+            head_dim=16,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=16,
+            mlp_only_layers=[1],
+            norm_topk_prob=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
+        ),
+        "olmoe": OlmoeConfig(
+            **{**SMALL, "intermediate_size": 16, "num_key_value_heads": 4},
+            num_experts=6,
+            num_experts_per_tok=2,
+            rope_parameters=PLAIN_ROPE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        # The first layer is dense. Weights are scaled, and a bias takes part in the choice.
+        "dots1": Dots1Config(
+            **SMALL,
+            head_dim=8,
+            **SIGMOID,
+            n_group=1,
+            topk_group=1,
+            rope_parameters=PLAIN_ROPE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        "glm4-moe": Glm4MoeConfig(
+            **SMALL,
+            head_dim=8,
+            **SIGMOID,
+            n_group=1,
+            topk_group=1,
+            attention_bias=True,
+            use_qk_norm=False,
+            rope_parameters={**PLAIN_ROPE, "partial_rotary_factor": 0.5},
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        # Two of the four groups of two experts take part.
+        "deepseek-v3": DeepseekV3Config(
+            **{**SMALL, "num_key_value_heads": 4},
+            **{**SIGMOID, "n_routed_experts": 8},
+            n_group=4,
+            topk_group=2,
+            q_lora_rank=20,
+            kv_lora_rank=12,
+            qk_nope_head_dim=6,
+            qk_rope_head_dim=4,
+            v_head_dim=8,
+            rope_parameters={**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0},
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
+        ),
     }
 
 
@@ -133,6 +216,9 @@ def build(config, seed):
     with torch.no_grad():
         for _, parameter in model.named_parameters():  # biases and norms too: no path may be trivial
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn_like(buffer), alpha=0.1)
     return model
 
 
@@ -141,6 +227,33 @@ def save(model, directory, **options):
     for file in directory.iterdir():
         if file.name != "config.json" and not file.name.startswith("model"):
             file.unlink()
+
+
+# Gradients by the names of the files: those have a tensor for each matrix of an expert.
+def gradients(model):
+    for name, parameter in model.named_parameters():  # a tied head appears once, as the embedding
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+        if ".experts." not in name:
+            yield name.replace(".mlp.gate", ".block_sparse_moe.gate") if mixtral(model) else name, parameter.grad
+            continue
+        layer = name[: name.index(".mlp.")]
+        for expert, gradient in enumerate(parameter.grad):
+            assert gradient.abs().max() > 0, (name, expert)
+            if mixtral(model):
+                prefix, words = f"{layer}.block_sparse_moe.experts.{expert}.", ("w1", "w3", "w2")
+            else:
+                prefix, words = f"{layer}.mlp.experts.{expert}.", ("gate_proj", "up_proj", "down_proj")
+            if name.endswith("gate_up_proj"):
+                gate, up = gradient.chunk(2)
+                yield f"{prefix}{words[0]}.weight", gate
+                yield f"{prefix}{words[1]}.weight", up
+            else:
+                assert name.endswith("down_proj"), name
+                yield f"{prefix}{words[2]}.weight", gradient
+
+
+def mixtral(model):
+    return model.config.model_type == "mixtral"
 
 
 def expected(model, seed):
@@ -158,9 +271,8 @@ def expected(model, seed):
         "losses": losses.detach().float(),
         "loss": loss.detach().float().view(1),
     }
-    for name, parameter in model.named_parameters():  # a tied head appears once, as the embedding
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
-        tensors["grad." + name] = parameter.grad
+    for name, gradient in gradients(model):
+        tensors["grad." + name] = gradient
     return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 

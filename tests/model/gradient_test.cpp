@@ -27,6 +27,8 @@ ModelConfig small_model(Family family, int labels) {
     config.sliding_window = 3;
     config.layer_types = {LayerType::Sliding, LayerType::Full};
   }
+  if (family == Family::Olmoe || family == Family::Qwen3Moe)
+    config.experts = ExpertsConfig{.count = 3, .chosen = 2, .normalize = family == Family::Olmoe};
   config.head_dim = 6;
   config.ffn_size = family == Family::Bloom ? 48 : 20;
   config.max_positions = 16;
@@ -119,7 +121,8 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
 INSTANTIATE_TEST_SUITE_P(
     Families, GradientTest,
     testing::Combine(testing::Values(Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
-                                     Family::Bloom, Family::Olmo2, Family::Olmo3, Family::Retnet),
+                                     Family::Bloom, Family::Olmo2, Family::Olmo3, Family::Retnet,
+                                     Family::Olmoe, Family::Qwen3Moe),
                      testing::Bool(), testing::Values(0)));
 INSTANTIATE_TEST_SUITE_P(Classifiers, GradientTest,
                          testing::Combine(testing::Values(Family::Gpt2, Family::Llama),

@@ -74,7 +74,7 @@ TEST(MetricsTest, FlopsAgreeWithMegatronsClosedForm) {
 }
 
 // Six FLOPs per weight of every matmul: all matrices but the embedding look-ups; a tied head counts
-// once.
+// once, and of experts those that a token uses.
 TEST(MetricsTest, LinearFlopsFollowTheParameters) {
   for (const std::string& name : preset_names()) {
     const ModelConfig config = load_preset(name);
@@ -82,7 +82,11 @@ TEST(MetricsTest, LinearFlopsFollowTheParameters) {
     double weights = config.tied ? static_cast<double>(config.vocab_size * config.hidden_size) : 0;
     for (const Parameter& p : set.parameters())
       if (p.decay && p.group != ParameterGroup::Embedding)
-        weights += static_cast<double>(p.shape.elements());
+        weights +=
+            static_cast<double>(p.shape.elements()) *
+            (p.group != ParameterGroup::Experts ? 1.0
+                                                : static_cast<double>(config.experts->chosen) /
+                                                      static_cast<double>(config.experts->count));
     EXPECT_NEAR(training_flops_per_token(config, 1).linear / (6 * weights), 1.0, 1e-12) << name;
   }
 }

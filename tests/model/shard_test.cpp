@@ -259,7 +259,7 @@ TEST(Shard, LayersUseTheirHeadsAndColumns) {
 TEST(Shard, PaddingFollowsEveryPart) {
   const TensorShard shard{.dimension = 1, .parts = 2, .ranks = 2};
   const Shape global{2, 10, 2};
-  EXPECT_EQ(shard.local(global), (Shape{2, 6, 2}));
+  EXPECT_EQ(shard.local(global, 0), (Shape{2, 6, 2}));
   EXPECT_EQ(window(shard, global, 0, 0, 24),
             (Indices{0,  1,  2,  3,  4,  5,  10, 11, 12, 13, 14, 15,
                      20, 21, 22, 23, 24, 25, 30, 31, 32, 33, 34, 35}));
@@ -273,7 +273,7 @@ TEST(Shard, PaddingFollowsEveryPart) {
 TEST(Shard, ARankMayHaveNothingButPadding) {
   const TensorShard shard{.dimension = 0, .ranks = 8};
   const Shape global{49, 3};
-  EXPECT_EQ(shard.local(global), (Shape{7, 3}));
+  EXPECT_EQ(shard.local(global, 0), (Shape{7, 3}));
   EXPECT_EQ(window(shard, global, 7, 0, 21), Indices(21, kPadding));
   EXPECT_EQ(rows_of(shard, global, 6).end, 49);
   EXPECT_EQ(rows_of(shard, global, 7).size(), 0);

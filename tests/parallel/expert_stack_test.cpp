@@ -35,7 +35,10 @@ class ExpertStack final : public Sublayer {
     own_ = kExperts / d.ranks().tensor;
     first_ = own_ * d.ranks().tensor_rank;
     KINTSUGI_CHECK(own_ > 0, "{} experts on {} ranks", kExperts, d.ranks().tensor);
-    stack_ = d.stack(spec_.name, kExperts, h, h, 2.0 / 3,
+    std::vector<std::string> names;
+    for (std::int64_t i = 0; i < kExperts; ++i)
+      names.push_back(fmt::format("{}.{}", spec_.name, i));
+    stack_ = d.stack(names, h, h, 2.0 / 3,
                      {.group = ParameterGroup::Mlp,
                       .init = {InitKind::Normal, 0.3},
                       .shard = {.along = Declaration::Shard::Along::Matrices},
@@ -56,7 +59,7 @@ class ExpertStack final : public Sublayer {
       double* const in = at(run[x_], row);
       double* const out = at(run[y_], row);
       std::copy_n(at(x, token), spec_.hidden, in);
-      const double* const w = at(run.store().weight(stack_), matrix);
+      const double* const w = at(run.store().weight(stack_, shape()), matrix);
       for (std::int64_t i = 0; i < spec_.hidden; ++i) {
         out[i] = 0;
         for (std::int64_t j = 0; j < spec_.hidden; ++j) out[i] += w[i * spec_.hidden + j] * in[j];
@@ -77,7 +80,7 @@ class ExpertStack final : public Sublayer {
     run.backend().fill(dx, 0.0);
     for_each_row(run, [&](std::int64_t row, std::int64_t token, std::int64_t matrix) {
       double* const gradient = at(run[dy_], row);
-      const double* const w = at(run.store().weight(stack_), matrix);
+      const double* const w = at(run.store().weight(stack_, shape()), matrix);
       for (std::int64_t i = 0; i < spec_.hidden; ++i) {
         gradient[i] = at(dy, token)[i] + run.batch.gradient_scale * kPull * at(run[y_], row)[i];
         for (std::int64_t j = 0; j < spec_.hidden; ++j)
@@ -88,7 +91,8 @@ class ExpertStack final : public Sublayer {
 
   void backward_weight(const LayerRun&, Tensor) const override {}
   void backward_output_weight(const LayerRun& run, Tensor, Tensor) const override {
-    const Tensor gradients = run.store().gradient(stack_);
+    const Tensor gradients = run.store().gradient(stack_, shape());
+    if (!run.accumulates()) run.backend().fill(gradients, 0.0);
     for_each_row(run, [&](std::int64_t row, std::int64_t, std::int64_t matrix) {
       for (std::int64_t i = 0; i < spec_.hidden; ++i)
         for (std::int64_t j = 0; j < spec_.hidden; ++j)
@@ -97,6 +101,7 @@ class ExpertStack final : public Sublayer {
   }
 
  private:
+  Shape shape() const { return {own_, spec_.hidden, spec_.hidden}; }
   // Element 0 of a row of a matrix, or of a matrix of a stack.
   static double* at(const Tensor& x, std::int64_t row) {
     return x.as<double>() + row * x.stride(0);
@@ -164,8 +169,9 @@ const Outcome& alone(bool exchanged) {
 
 TEST(ExpertStack, IsDeclared) {
   const ParameterSet set(training_of(true).model);
-  const Parameter& stack = set[set.index("model.layers.1.experts.weight")];
-  EXPECT_EQ(stack.global, (Shape{2, 16, 16}));
+  const Parameter& stack = set[set.index("model.layers.1.experts.weight.1")];
+  EXPECT_EQ(stack.global, (Shape{16, 16}));
+  EXPECT_TRUE(stack.packed);
   EXPECT_EQ(stack.data, kExchanged);
   EXPECT_EQ(set.buckets()[static_cast<std::size_t>(stack.bucket)].data, kExchanged);
 }

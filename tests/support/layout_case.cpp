@@ -78,7 +78,9 @@ bool has_effect(const LayoutCase& c) {
 
 int kv_heads_of(const std::string& family, int heads) {
   if (family == "qwen3") return 1;
-  return family == "llama-gqa" || family == "qwen2" || family == "olmo3" ? heads / 2 : heads;
+  return family == "llama-gqa" || family == "qwen2" || family == "olmo3" || family == "mixtral"
+             ? heads / 2
+             : heads;
 }
 
 }  // namespace
@@ -115,6 +117,8 @@ Training LayoutCase::training() const {
       .dropout = values[kDropout] == 0 ? 0.0 : 0.2,
       .documents = values[kDocuments] == 1,
       .masked = values[kMasked] == 1};
+  // The last bit of fp32 may decide between two experts.
+  if (training.model.experts) training.precision = DType::F64;
   if (values[kMuon] == 1) {
     training.optimizer.kind = OptimizerKind::Muon;
     training.optimizer.muon.precision = DType::F32;  // bf16 would hide differences

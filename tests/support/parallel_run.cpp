@@ -122,8 +122,8 @@ ModelConfig tiny_fp8_model(const std::string& kind, Fp8Recipe recipe) {
 
 const std::vector<std::string>& tiny_models() {
   static const std::vector<std::string> kinds = {
-      "gpt2",  "llama-tied",   "llama-untied", "llama-gqa", "qwen2", "qwen3",
-      "bloom", "bloom-untied", "olmo2",        "olmo3",     "retnet"};
+      "gpt2",         "llama-tied", "llama-untied", "llama-gqa", "qwen2",   "qwen3", "bloom",
+      "bloom-untied", "olmo2",      "olmo3",        "retnet",    "mixtral", "olmoe", "qwen3_moe"};
   return kinds;
 }
 
@@ -135,12 +135,20 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
   config.layers = layers;
   config.heads = heads;
   // A norm over all keys needs more than two numbers to be well conditioned.
-  if (kind == "llama-gqa" || kind == "qwen2" || kind == "olmo3") config.kv_heads = heads / 2;
+  if (kind == "llama-gqa" || kind == "qwen2" || kind == "olmo3" || kind == "mixtral")
+    config.kv_heads = heads / 2;
   if (kind == "qwen3") config.kv_heads = 1;
   if (kind == "olmo3") {
     config.sliding_window = 5;
     config.layer_types = {LayerType::Sliding, LayerType::Full};
     if (layers % 2 != 0) config.layer_types = {LayerType::Sliding};
+  }
+  if (kind == "mixtral" || kind == "olmoe" || kind == "qwen3_moe")
+    config.experts = ExpertsConfig{.count = heads, .chosen = 2};
+  if (kind == "qwen3_moe") {
+    config.experts->size = 8;
+    config.experts->normalize = false;
+    if (layers > 1) config.experts->dense_layers = {1};
   }
   if (kind == "retnet") config.value_size = 3 * config.hidden_size / 2;
   if (config.family != Family::Bloom) config.ffn_size = 24;

@@ -175,15 +175,15 @@ void CpuBackend::route_statistics(Tensor counts, Tensor probabilities, Tensor sq
 }
 
 void CpuBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tensor probabilities,
-                              double scale) {
+                              double scale, double gradient_scale) {
   visit_float(counts.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     A sum = 0;
     for (std::int64_t i = 0; i < counts.elements(); ++i) {
       sum += counts.as<A>()[i] * probabilities.as<A>()[i];
-      gradient.as<A>()[i] = static_cast<A>(scale) * counts.as<A>()[i];
+      gradient.as<A>()[i] = static_cast<A>(gradient_scale) * counts.as<A>()[i];
     }
-    if (loss) *loss.as<A>() += sum;
+    if (loss) *loss.as<A>() += static_cast<A>(scale) * sum;
   });
 }
 

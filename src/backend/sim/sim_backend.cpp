@@ -281,7 +281,7 @@ void SimBackend::route_statistics(Tensor counts, Tensor probabilities, Tensor sq
   add_memory("route_statistics", {logits, ids, counts, probabilities, squared_log_z});
 }
 void SimBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tensor probabilities,
-                              double) {
+                              double, double) {
   add_memory("balance_loss", {gradient, counts, probabilities, loss});
 }
 void SimBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids, std::int64_t) {

@@ -23,6 +23,9 @@ std::string field_text(Family value) { return std::string(to_string(value)); }
 std::string field_text(const std::optional<RopeScaling>& value) {
   return value ? fmt::format("{} x {}", to_string(value->type), value->factor) : "none";
 }
+std::string field_text(const std::optional<ExpertsConfig>& value) {
+  return value ? fmt::format("{} of {}", value->chosen, value->count) : "none";
+}
 std::string field_text(const std::vector<LayerType>& value) {
   if (value.empty()) return "all full";
   std::string text;
@@ -52,6 +55,7 @@ std::string dimensions_table(const ModelConfig& config) {
     if (!rotary && name.starts_with("rope_")) return;
     if (!windows && (name == "sliding_window" || name == "layer_types")) return;
     if (!values && name == "value_size") return;
+    if (!config.experts && name == "experts") return;
     if (!config.is_classifier() && (name == "labels" || name == "pad_token")) return;
     text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
   });
@@ -74,6 +78,11 @@ nlohmann::ordered_json config_json(const ModelConfig& model) {
           else
             config[name][key] = value;
         });
+    } else if constexpr (std::is_same_v<Field, std::optional<ExpertsConfig>>) {
+      config[name] = nullptr;
+      if (field)
+        visit_experts_fields(
+            *field, [&](const char* key, const auto& value) { config[name][key] = value; });
     } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
       config[name] = ordered_json::array();
       for (const LayerType type : field) config[name].push_back(to_string(type));

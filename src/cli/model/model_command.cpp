@@ -57,6 +57,10 @@ std::string table(const Description& d) {
         100.0 * static_cast<double>(d.size.by_group[i]) / static_cast<double>(d.size.total));
   }
   text += fmt::format("  {:<24}{:>20}\n", "total", grouped(d.size.total));
+  if (d.size.active != d.size.total)
+    text +=
+        fmt::format("  {:<24}{:>20}{:>8.1f} %\n", "used by a token", grouped(d.size.active),
+                    100.0 * static_cast<double>(d.size.active) / static_cast<double>(d.size.total));
 
   text += fmt::format("\ntraining FLOPs per token, sequences of {} tokens\n",
                       grouped(d.sequence_length));
@@ -93,6 +97,7 @@ std::string json_text(const Description& d) {
   for (int i = 0; i < kParameterGroups; ++i)
     parameters[std::string(to_string(static_cast<ParameterGroup>(i)))] = d.size.by_group[i];
   parameters["total"] = d.size.total;
+  parameters["active"] = d.size.active;
   const auto total = static_cast<double>(d.size.total);
   for (const StateCost& cost : kStateCosts) {
     state["bf16_mixed"][cost.key] = static_cast<std::int64_t>(cost.bf16_mixed * total);

@@ -97,6 +97,16 @@ class ConfigObject {
     return all;
   }
 
+  // The entries of a list of whole numbers; empty if the key is absent.
+  std::vector<std::int64_t> integers(const char* name) const {
+    const Found found = find({name});
+    std::vector<std::int64_t> all;
+    if (!found.value) return all;
+    if (!found.value->is_array()) wrong_type(found, "a list of whole numbers");
+    for (const nlohmann::json& entry : *found.value) all.push_back(*as_integer({name, &entry}));
+    return all;
+  }
+
   // The values of an object with the keys "0", "1", …, in this order; empty if the key is absent.
   std::vector<std::string> texts_by_number(const char* name) const {
     const Found found = find({name});

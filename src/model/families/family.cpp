@@ -5,8 +5,8 @@
 namespace kintsugi {
 
 std::span<const FamilyInfo* const> all_families() {
-  static constexpr std::array families = {&kGpt2,  &kLlama, &kQwen2, &kQwen3,
-                                          &kBloom, &kOlmo2, &kOlmo3, &kRetnet};
+  static constexpr std::array families = {&kGpt2,  &kLlama,  &kQwen2,   &kQwen3, &kBloom,   &kOlmo2,
+                                          &kOlmo3, &kRetnet, &kMixtral, &kOlmoe, &kQwen3Moe};
   return families;
 }
 

@@ -20,6 +20,7 @@ struct FamilyInfo {
   PositionKind positions;
   bool windows = false;        // layers may have sliding windows
   bool values = false;         // the family uses value_size
+  bool experts = false;        // its layers have experts
   bool document_masks = true;  // attention can be limited to a document
   // The ends of the names of tensors that files may have beside the weights: masks and tables that
   // are computed, not trained. Unused entries are null.
@@ -33,7 +34,8 @@ struct FamilyInfo {
   ModelSpec (*spec)(const ModelConfig& config);
 };
 
-extern const FamilyInfo kGpt2, kLlama, kQwen2, kQwen3, kBloom, kOlmo2, kOlmo3, kRetnet;
+extern const FamilyInfo kGpt2, kLlama, kQwen2, kQwen3, kBloom, kOlmo2, kOlmo3, kRetnet, kMixtral,
+    kOlmoe, kQwen3Moe;
 
 std::span<const FamilyInfo* const> all_families();
 const FamilyInfo& family_info(Family family);

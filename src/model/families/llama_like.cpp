@@ -175,12 +175,24 @@ MlpSpec llama_mlp(const ModelConfig& config, int layer) {
                    .init = {residual_init(config)}}};
 }
 
+void add_qk_norms(AttentionSpec& attention, const ModelConfig& config, int layer, QkNorm kind) {
+  const std::string prefix = llama_prefix(layer) + "self_attn.";
+  attention.qk_norm = kind;
+  attention.q_norm = llama_norm(config, prefix + "q_norm");
+  attention.k_norm = llama_norm(config, prefix + "k_norm");
+}
+
 LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention) {
+  return llama_layer(config, layer, std::move(attention), llama_mlp(config, layer));
+}
+
+LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention,
+                      SublayerSpec feed_forward) {
   const std::string prefix = llama_prefix(layer);
   return {
       {{.before = llama_norm(config, prefix + "input_layernorm"), .sublayer = std::move(attention)},
        {.before = llama_norm(config, prefix + "post_attention_layernorm"),
-        .sublayer = llama_mlp(config, layer)}}};
+        .sublayer = std::move(feed_forward)}}};
 }
 
 }  // namespace kintsugi

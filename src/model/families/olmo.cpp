@@ -16,10 +16,7 @@ void write_olmo_like(const ModelConfig& config, nlohmann::ordered_json& root) {
 
 AttentionSpec olmo_attention(const ModelConfig& config, int layer) {
   AttentionSpec attention = llama_attention(config, layer);
-  const std::string prefix = llama_prefix(layer) + "self_attn.";
-  attention.qk_norm = QkNorm::Whole;
-  attention.q_norm = llama_norm(config, prefix + "q_norm");
-  attention.k_norm = llama_norm(config, prefix + "k_norm");
+  add_qk_norms(attention, config, layer, QkNorm::Whole);
   attention.out.init = attention.qkv.init;  // the norm after it sets the scale
   return attention;
 }

@@ -25,10 +25,7 @@ ModelSpec qwen3_spec(const ModelConfig& config) {
   ModelSpec model = llama_frame(config);
   for (int layer = 0; layer < config.layers; ++layer) {
     AttentionSpec attention = llama_attention(config, layer);
-    const std::string prefix = llama_prefix(layer) + "self_attn.";
-    attention.qk_norm = QkNorm::PerHead;
-    attention.q_norm = llama_norm(config, prefix + "q_norm");
-    attention.k_norm = llama_norm(config, prefix + "k_norm");
+    add_qk_norms(attention, config, layer, QkNorm::PerHead);
     model.layers.push_back(llama_layer(config, layer, std::move(attention)));
   }
   return model;

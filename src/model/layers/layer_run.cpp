@@ -28,9 +28,9 @@ DropoutOptions TensorGroup::dropout(const MicroBatch& batch, std::uint64_t site)
 }
 
 Tensor LayerSums::operator[](std::string_view name) const {
-  const auto found = std::ranges::find(names, name);
-  KINTSUGI_CHECK(found != names.end(), "no layer has declared the sum {}", name);
-  return values.rows(found - names.begin(), 1);
+  const auto found = std::ranges::find(specs, name, &SumSpec::name);
+  KINTSUGI_CHECK(found != specs.end(), "no layer has declared the sum {}", name);
+  return values.rows(found - specs.begin(), 1);
 }
 
 StreamBuffers allocate_stream_buffers(Arena& arena, std::int64_t hidden, DType dtype,

@@ -51,8 +51,8 @@ class TensorGroup {
 
 // The sums over a step that layers declare: each rank adds its own part.
 struct LayerSums {
-  std::vector<std::string_view> names;
-  Tensor values;  // (names), in accumulator precision
+  std::vector<SumSpec> specs;
+  Tensor values;  // (specs), in accumulator precision
 
   Tensor operator[](std::string_view name) const;  // (1)
 };

@@ -165,8 +165,8 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return r;
   }
   const ModelConfig& c = r.job.model;
-  const bool divides = c.layers <= 10'000 && c.heads % l.tp == 0 && c.ffn_size % l.tp == 0 &&
-                       c.vocab_size >= l.tp * l.tp &&
+  const bool divides = c.layers <= 10'000 && c.heads % l.tp == 0 &&
+                       c.feed_forward_parts() % l.tp == 0 && c.vocab_size >= l.tp * l.tp &&
                        (c.kv_heads % l.tp == 0 || l.tp % c.kv_heads == 0) && l.pp <= c.layers;
   if (!divides || (l.cp > 1 && r.job.length % (2 * l.cp) != 0)) {
     r.impossible = true;

@@ -67,9 +67,8 @@ std::string why_not_tp(const ModelConfig& m, const SearchLimits& l) {
         "--tp {} neither divides the model's {} key-value heads nor is a multiple "
         "of them",
         l.tp, m.kv_heads);
-  if (m.ffn_size % l.tp != 0)
-    return fmt::format("--tp {} does not divide the {} columns of the model's MLP", l.tp,
-                       m.ffn_size);
+  if (m.feed_forward_parts() % l.tp != 0)
+    return fmt::format("--tp {} does not divide the model's {}", l.tp, m.feed_forward_text());
   return "";
 }
 

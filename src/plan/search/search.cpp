@@ -51,7 +51,7 @@ std::vector<int> divisors(int n) {
 bool can_shard(const PlanJob& job, int tp) {
   const ModelConfig& m = job.model;
   const std::int64_t rows = (m.vocab_size + tp - 1) / tp;
-  return m.heads % tp == 0 && m.ffn_size % tp == 0 &&
+  return m.heads % tp == 0 && m.feed_forward_parts() % tp == 0 &&
          (m.kv_heads % tp == 0 || tp % m.kv_heads == 0) && (tp - 1) * rows < m.vocab_size;
 }
 

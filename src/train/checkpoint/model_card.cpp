@@ -64,7 +64,13 @@ void add_architecture(std::string& text, const ModelConfig& model, std::int64_t 
   table.row("hidden size", "{}", model.hidden_size);
   table.row("attention heads", "{} of size {}, {} for keys and values", model.heads, model.head_dim,
             model.kv_heads);
-  table.row("MLP size", "{}", model.ffn_size);
+  if (!model.experts || !model.experts->dense_layers.empty())
+    table.row("MLP size", "{}", model.ffn_size);
+  if (model.experts)
+    table.row(
+        "experts", "{} of {} per token, of size {}{}", model.experts->chosen, model.experts->count,
+        model.experts->size,
+        model.experts->shared > 0 ? fmt::format(", and {} shared", model.experts->shared) : "");
   table.row("vocabulary", "{}, head {}", model.vocab_size,
             model.tied ? "tied to the embedding" : "not tied");
   table.row("positions", "{}", positions_of(model));

@@ -51,6 +51,7 @@ class Checks {
     check_optimizer();
     check_loss_scale();
     check_fp8();
+    check_balance();
     check_average();
     check_spikes();
     check_samples();
@@ -289,6 +290,11 @@ class Checks {
     if (train.steps == 0 && train.tokens == 0)
       complain("train.steps",
                "is 0 and so is train.tokens: set one of them, or the run has no end");
+  }
+
+  void check_balance() const {
+    if (!config_.model.experts && config_.train.balance != TrainConfig().balance)
+      complain("train.balance", "is for experts, and the model has none: remove it");
   }
 
   void check_fp8() const {

@@ -322,6 +322,7 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Sta
   set_example_defaults(document, prefix, config);
   config.model.freeze = config.freeze;
   config.model.fp8 = config.train.fp8;
+  if (config.model.experts) config.model.balance = config.train.balance;
   follow_initial_adapter(document, prefix, config);
   if (config.adapter.kind == AdapterKind::Lora)
     config.model.lora = {.r = config.adapter.r,

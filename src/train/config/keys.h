@@ -241,6 +241,12 @@ void describe(auto& v, Fp8Config& c) {
   v("statistics_every", c.statistics_every, at_least(0));
 }
 
+void describe(auto& v, BalanceConfig& c) {
+  v("loss", c.loss, at_least(0));
+  v("z_loss", c.z_loss, at_least(0));
+  v("statistics_every", c.statistics_every, at_least(0));
+}
+
 // The keys that each stage may set for itself.
 void describe_training(auto& v, TrainConfig& c) {
   v("eval_every", c.eval_every, at_least(0));
@@ -258,6 +264,7 @@ void describe_training(auto& v, TrainConfig& c) {
   v("log_every", c.log_every, at_least(1));
   v("precision", c.precision);
   v("fp8", c.fp8);
+  v("balance", c.balance);
   v("dropout", c.dropout, kFraction);
   v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
   v("z_loss", c.z_loss, at_least(0));

@@ -36,7 +36,7 @@ void RunFiles::warn_once(const char* name, const auto& work) noexcept {
 }
 
 RunFiles::RunFiles(const std::filesystem::path& directory) noexcept : directory_(directory) {
-  for (const char* name : {"samples.jsonl", "events.jsonl", "fp8.jsonl"})
+  for (const char* name : {"samples.jsonl", "events.jsonl", "fp8.jsonl", "experts.jsonl"})
     warn_once(name, [&] { drop_partial_line(directory_ / name); });
 }
 

@@ -35,6 +35,7 @@ class RunFiles {
   void add_samples(std::int64_t step, double time_s,
                    const std::vector<TextSample>& samples) noexcept;
   void add_event(std::string_view line) noexcept { append("events.jsonl", line); }
+  void add_experts(std::string_view line) noexcept { append("experts.jsonl", line); }
   void add_fp8(std::string_view line) noexcept { append("fp8.jsonl", line); }
 
  private:

@@ -4,6 +4,7 @@
 
 #include "train/trainer/batch_feed.h"
 #include "train/trainer/energy_account.h"
+#include "train/trainer/expert_loads.h"
 #include "train/trainer/fp8_statistics.h"
 #include "train/trainer/progress_report.h"
 #include "train/trainer/rank_checks.h"
@@ -23,6 +24,7 @@ class StepLoop {
     EnergyAccount& energy;
     ProgressReport& progress;
     Fp8Statistics& fp8;
+    ExpertLoads& experts;
     RankChecks& ranks;
   };
   StepLoop(RunContext& run, const Parts& parts) : run_(run), parts_(parts) {}

@@ -1,0 +1,80 @@
+#include "model/families/experts_like.h"
+
+namespace kintsugi {
+
+void read_experts(const ConfigObject& root, ModelConfig& config, const ExpertNames& names) {
+  ExpertsConfig& experts = config.experts.emplace();
+  // transformers 5 writes the number as num_local_experts.
+  experts.count = root.integer({names.count, "num_local_experts"});
+  experts.chosen = root.integer({"num_experts_per_tok"});
+  experts.size = root.integer({names.size});
+}
+
+void write_experts(const ModelConfig& config, nlohmann::ordered_json& root,
+                   const ExpertNames& names) {
+  root[names.count] = config.experts->count;
+  root["num_experts_per_tok"] = config.experts->chosen;
+  root[names.size] = config.experts->size;
+  root["output_router_logits"] = false;
+}
+
+void check_softmax_experts(const ModelConfig& config) {
+  const ExpertsConfig& experts = *config.experts;
+  const char* const extra = experts.shared != 0       ? "experts.shared"
+                            : experts.groups != 1     ? "experts.groups"
+                            : experts.top_groups != 1 ? "experts.top_groups"
+                            : experts.scale != 1      ? "experts.scale"
+                                                      : nullptr;
+  if (extra != nullptr)
+    user_error("{} is given, but family {} has no such thing: remove it", extra,
+               to_string(config.family));
+}
+
+void check_only_experts(const ModelConfig& config) {
+  check_softmax_experts(config);
+  if (!config.experts->dense_layers.empty())
+    user_error("experts.dense_layers is given, but every layer of family {} has experts: remove it",
+               to_string(config.family));
+  if (config.experts->size != 0 && config.experts->size != config.ffn_size)
+    user_error(
+        "experts.size is {}, but the experts of family {} have the size ffn_size, {}: "
+        "remove it",
+        config.experts->size, to_string(config.family), config.ffn_size);
+}
+
+ExpertsSpec experts_spec(const ModelConfig& config, int layer, const ExpertNames& names) {
+  const ExpertsConfig& experts = *config.experts;
+  const std::string prefix = fmt::format("{}{}", llama_prefix(layer), names.module);
+  const Init init{InitKind::Normal, config.init_std};
+  ExpertsSpec spec{.count = experts.count,
+                   .chosen = experts.chosen,
+                   .hidden = config.hidden_size,
+                   .size = experts.size,
+                   .router = prefix + "gate.weight",
+                   .router_init = init,
+                   .up_init = init,
+                   .down_init = residual_init(config),
+                   .groups = experts.groups,
+                   .top_groups = experts.top_groups,
+                   .normalize = experts.normalize,
+                   .scale = experts.scale,
+                   .balance_loss = config.balance.loss,
+                   .z_loss = config.balance.z_loss,
+                   .layer = layer};
+  for (std::int64_t i = 0; i < experts.count; ++i) {
+    const auto name = [&](std::string_view matrix) {
+      return fmt::format("{}experts.{}.{}.weight", prefix, i, matrix);
+    };
+    spec.up.push_back(name(names.matrices[0]));
+    spec.up.push_back(name(names.matrices[1]));
+    spec.down.push_back(name(names.matrices[2]));
+  }
+  return spec;
+}
+
+SublayerSpec feed_forward(const ModelConfig& config, int layer, const ExpertNames& names) {
+  if (config.has_experts(layer)) return experts_spec(config, layer, names);
+  return llama_mlp(config, layer);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,236 @@
+#include <algorithm>
+
+#include "model/layers/sublayer.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::string_view kBalanceLoss = "balance_loss", kZLoss = "router_z_loss";
+
+// A mixture of experts. Every tensor rank routes all tokens and computes the choices of its own
+// experts: the branch gathers the tokens and adds the ranks' results anyway.
+class Experts final : public Sublayer {
+ public:
+  explicit Experts(const ExpertsSpec& spec) : spec_(spec) {
+    if (spec.shared) shared_ = make_sublayer(*spec.shared);
+  }
+
+  void declare(Declaration& d) override {
+    own_ = spec_.count / d.ranks().tensor;
+    first_ = own_ * d.ranks().tensor_rank;
+    counts_ = d.ranks().tensor_rank == 0;
+    const double used = static_cast<double>(spec_.chosen) / static_cast<double>(spec_.count);
+    const auto options = [&](const Init& init) {
+      return Declaration::Options{.group = ParameterGroup::Experts,
+                                  .init = init,
+                                  .shard = {.along = Declaration::Shard::Along::Matrices},
+                                  .hidden = true};
+    };
+    router_ = d.matrix(
+        spec_.router, spec_.count, spec_.hidden,
+        {.group = ParameterGroup::Router, .init = spec_.router_init, .shard = {.partial = true}});
+    up_ = d.stack(spec_.up, spec_.size, spec_.hidden, used, options(spec_.up_init));
+    down_ = d.stack(spec_.down, spec_.hidden, spec_.size, used, options(spec_.down_init));
+    declare_tensors(d);
+    if (shared_) shared_->declare(d);
+    if (spec_.balance_loss > 0) d.sum(kBalanceLoss);
+    if (spec_.z_loss > 0) d.sum(kZLoss, spec_.z_loss);
+  }
+
+  void forward(const LayerRun& run, Tensor x) const override {
+    if (!run.repeats) route(run, x);
+    if (!run.repeats && run.batch.training && counts_) count(run);
+    run.backend().order_choices(rows(run), run[positions_], run[ids_], first_);
+    run.backend().grouped_matmul(run[before_], x, up(run), rows(run),
+                                 {.transpose_b = true, .tokens_a = true});
+    activate(run);
+    if (shared_) shared_->forward(run, x);
+  }
+
+  void output(const LayerRun& run, Tensor y, Tensor residual) const override {
+    run.backend().grouped_matmul(run[results_], run[activated_], down(run), rows(run),
+                                 {.transpose_b = true});
+    run.backend().combine_rows(y, run[results_], run[positions_], residual);
+    if (shared_) shared_->output(run, y, y);
+  }
+
+  void recompute(const LayerRun& run) const override {
+    activate(run);
+    if (shared_) shared_->recompute(run);
+  }
+
+  void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override {
+    Backend& backend = run.backend();
+    if (shared_) shared_->backward_input(run, dx, dy);
+    backend.grouped_matmul(run[dactivated_], dy, down(run), rows(run), {.tokens_a = true});
+    if (own_ < spec_.count) backend.fill(run[dweights_], 0.0);
+    backend.expert_swiglu_backward(run[dbefore_], run[dweights_], run[dactivated_], run[before_],
+                                   run[weights_], rows(run));
+    backend.grouped_matmul(run[results_], run[dbefore_], up(run), rows(run), {});
+    backend.combine_rows(dx, run[results_], run[positions_], shared_ ? dx : Tensor());
+    backend.route_backward(run[dlogits_], run[dweights_], run[ids_], run[logits_], options(),
+                           losses(run));
+    backend.matmul(dx, run[dlogits_], run.store().weight(router_), {.residual = dx});
+  }
+
+  void backward_weight(const LayerRun& run, Tensor x) const override {
+    if (const Tensor gradient = run.store().gradient(router_))
+      run.backend().matmul(gradient, run[dlogits_], x,
+                           {.transpose_a = true, .accumulate = run.accumulates()});
+    if (const Tensor gradient = run.store().gradient(up_, up_shape()))
+      run.backend().grouped_weight_gradient(gradient, run[dbefore_], x, rows(run),
+                                            {.tokens_b = true, .accumulate = run.accumulates()});
+    if (shared_) shared_->backward_weight(run, x);
+  }
+
+  void backward_output_weight(const LayerRun& run, Tensor dy, Tensor own_dy) const override {
+    if (const Tensor gradient = run.store().gradient(down_, down_shape()))
+      run.backend().grouped_weight_gradient(gradient, dy, run[activated_], rows(run),
+                                            {.tokens_a = true, .accumulate = run.accumulates()});
+    if (shared_) shared_->backward_output_weight(run, dy, own_dy);
+  }
+
+ private:
+  // What was routed is kept: a token that is routed again might choose other experts.
+  void declare_tensors(Declaration& d) {
+    const std::int64_t k = spec_.chosen, most = std::min(k, own_);
+    logits_ = d.saved({.label = "router logits", .width = spec_.count, .wide = true, .kept = true});
+    ids_ = d.saved({.label = "chosen experts", .width = k, .indices = true, .kept = true});
+    weights_ = d.saved({.label = "expert weights", .width = k, .wide = true, .kept = true});
+    positions_ = d.saved({.label = "expert positions", .width = k, .indices = true});
+    rows_ = d.saved({.label = "expert rows", .per = Per::Bounded, .most = most, .indices = true});
+    offsets_ =
+        d.saved({.label = "expert offsets", .per = Per::Whole, .width = own_ + 1, .indices = true});
+    before_ =
+        d.saved({.label = "experts", .per = Per::Bounded, .width = 2 * spec_.size, .most = most});
+    activated_ = d.saved({.label = "expert activations",
+                          .per = Per::Bounded,
+                          .width = spec_.size,
+                          .most = most,
+                          .dropped_by = Recompute::Selective});
+    if (spec_.balance_loss > 0)
+      balance_ = d.saved({.label = "expert balance",
+                          .per = Per::Sequence,
+                          .width = spec_.count,
+                          .wide = true,
+                          .kept = true});
+    for (Workspace* const sums : {&chosen_, &probabilities_})
+      *sums = d.workspace({.label = "expert statistics",
+                           .per = Per::Sequence,
+                           .width = spec_.count,
+                           .wide = true,
+                           .training = true});
+    results_ = d.workspace(
+        {.label = "expert results", .per = Per::Bounded, .width = spec_.hidden, .most = most});
+    dbefore_ = d.workspace({.label = "gradient of experts",
+                            .per = Per::Bounded,
+                            .width = 2 * spec_.size,
+                            .most = most,
+                            .training = true,
+                            .read_by_weights = true});
+    dactivated_ = d.workspace({.label = "gradient of expert activations",
+                               .per = Per::Bounded,
+                               .width = spec_.size,
+                               .most = most,
+                               .training = true});
+    dweights_ = d.workspace(
+        {.label = "gradient of expert weights", .width = k, .wide = true, .training = true});
+    dlogits_ = d.workspace({.label = "gradient of router logits",
+                            .width = spec_.count,
+                            .training = true,
+                            .read_by_weights = true});
+  }
+
+  void route(const LayerRun& run, Tensor x) const {
+    MatmulOptions options = run.generation_options();
+    options.transpose_b = true;
+    run.backend().matmul(run[logits_], x, run.store().weight(router_), options);
+    run.backend().route(run[ids_], run[weights_], run[logits_], {}, this->options());
+  }
+  // The balance loss of a sequence is that of Switch Transformer: experts / (chosen tokens^2) times
+  // the sum over experts of how often they were chosen times their probabilities. It counts as
+  // often as the sequence has tokens.
+  void count(const LayerRun& run) const {
+    Backend& backend = run.backend();
+    backend.route_statistics(run[chosen_], run[probabilities_],
+                             spec_.z_loss > 0 ? run.sum(kZLoss) : Tensor(), run[ids_], run[logits_],
+                             options());
+    if (const Tensor& all = run.batch.expert_counts)
+      backend.bias_backward(all.select(0, spec_.layer), run[chosen_]);
+    if (spec_.balance_loss == 0) return;
+    double tokens = static_cast<double>(run.size.length);
+    if (Communicator* const context = run.context.context) {  // has other tokens of the sequences
+      context->wait(context->all_reduce(run[chosen_]));
+      tokens *= context->size();
+    }
+    const double scale = spec_.balance_loss * static_cast<double>(spec_.count) /
+                         (static_cast<double>(spec_.chosen) * tokens);
+    backend.balance_loss(run.sum(kBalanceLoss), run[balance_], run[chosen_], run[probabilities_],
+                         scale, scale * run.batch.gradient_scale);
+  }
+  // One rank computes the gradients of the losses.
+  RouteLosses losses(const LayerRun& run) const {
+    if (!counts_ || !run.batch.training) return {};
+    return {.balance = spec_.balance_loss > 0 ? run[balance_] : Tensor(),
+            .z_loss = spec_.z_loss * run.batch.gradient_scale};
+  }
+  void activate(const LayerRun& run) const {
+    run.backend().expert_swiglu_forward(run[activated_], run[before_], run[weights_], rows(run));
+  }
+
+  RouteOptions options() const {
+    return {.scores = spec_.sigmoid ? RouteScores::Sigmoid : RouteScores::Softmax,
+            .groups = spec_.groups,
+            .top_groups = spec_.top_groups,
+            .normalize = spec_.normalize,
+            .scale = spec_.scale};
+  }
+  ExpertRows rows(const LayerRun& run) const {
+    const auto bound = static_cast<double>(std::min(spec_.chosen, own_));
+    return {.rows = run[rows_],
+            .offsets = run[offsets_],
+            .choices = spec_.chosen,
+            .used = static_cast<double>(spec_.chosen * own_) /
+                    (static_cast<double>(spec_.count) * bound)};
+  }
+  Shape up_shape() const { return {own_, 2 * spec_.size, spec_.hidden}; }
+  Shape down_shape() const { return {own_, spec_.hidden, spec_.size}; }
+  Tensor up(const LayerRun& run) const { return run.store().weight(up_, up_shape()); }
+  Tensor down(const LayerRun& run) const { return run.store().weight(down_, down_shape()); }
+
+  ExpertsSpec spec_;
+  std::shared_ptr<Sublayer> shared_;
+  std::int64_t own_ = 0, first_ = 0;  // experts of this rank
+  bool counts_ = false;               // of the ranks that route the same tokens, this one
+  int router_ = -1, up_ = -1, down_ = -1;
+  Saved logits_;                      // (tokens, experts)
+  Saved ids_, weights_;               // (tokens, chosen)
+  Saved positions_;                   // (tokens, chosen): the row of each choice
+  Saved rows_, offsets_;              // ExpertRows
+  Saved before_;                      // (rows, 2 size): gate and up of each choice
+  Saved activated_;                   // (rows, size), times the weight of the choice
+  Saved balance_;                     // (sequences, experts): gradients of the probabilities
+  Workspace chosen_, probabilities_;  // (sequences, experts)
+  Workspace results_;  // (rows, hidden): of experts, then the gradients of their inputs
+  Workspace dbefore_, dactivated_, dweights_, dlogits_;
+};
+
+}  // namespace
+
+std::vector<LinearUse> linears_of(ExpertsSpec& spec) {
+  return spec.shared ? linears_of(*spec.shared) : std::vector<LinearUse>();
+}
+
+void clear_names_of(ExpertsSpec& spec) {
+  spec.router.clear();
+  for (std::vector<std::string>* const names : {&spec.up, &spec.down})
+    for (std::string& name : *names) name.clear();
+  spec.layer = 0;
+  if (spec.shared) clear_names_of(*spec.shared);
+}
+
+std::shared_ptr<Sublayer> make_sublayer(const ExpertsSpec& spec) {
+  return std::make_shared<Experts>(spec);
+}
+
+}  // namespace kintsugi

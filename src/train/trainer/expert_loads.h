@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "train/trainer/run_context.h"
+
+namespace kintsugi {
+
+// How evenly the tokens of a step chose the experts of a layer.
+struct ExpertLoad {
+  double most = 0;        // of the busiest expert, divided by the mean
+  double entropy = 0;     // of the choices, divided by that of an even choice
+  std::int64_t idle = 0;  // experts with less than a hundredth of the mean
+};
+ExpertLoad load_of(std::span<const double> counts);
+
+// Records the loads of the experts (train.balance.statistics_every). All ranks decide alike.
+class ExpertLoads {
+ public:
+  explicit ExpertLoads(RunContext& run) : run_(run) {}
+
+  bool are_due(std::int64_t step) const;
+  void record();  // of the last step; all ranks call it
+
+ private:
+  RunContext& run_;
+  bool warned_ = false;  // of a layer with idle experts
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,195 @@
+// Mixtures of experts against models without them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/initialize.h"
+#include "model/metrics.h"
+#include "model/whole_model.h"
+#include "support/errors.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kSequences = 2, kLength = 9, kTokens = kSequences * kLength;
+
+// A model in fp64 with one micro-batch.
+struct MixtureRun {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  Arena arena{*backend};
+  ModelConfig config;
+  ParameterSet set;
+  ParameterStore store;
+  WholeModel model;
+  Tensor loss;
+
+  explicit MixtureRun(const ModelConfig& of)
+      : config(of),
+        set(config),
+        store(set, arena, DType::F64, true),
+        model(*backend, arena, store, config, {.sequences = kSequences, .length = kLength}),
+        loss(arena.allocate(Region::Workspace, "loss", DType::F64, {1})) {
+    model.prepare();
+    initialize_parameters(*backend, store, 7);
+  }
+  double* weight(const std::string& name) { return store.weight(set.index(name)).as<double>(); }
+  double* gradient(const std::string& name) { return store.gradient(set.index(name)).as<double>(); }
+  std::int64_t size(const std::string& name) const { return set[set.index(name)].shape.elements(); }
+  double run() {
+    std::vector<std::int32_t> ids(kTokens), positions(kTokens);
+    for (std::int32_t i = 0; i < kTokens; ++i) {
+      ids[static_cast<std::size_t>(i)] = i * 7 % 19;
+      positions[static_cast<std::size_t>(i)] = i % static_cast<std::int32_t>(kLength);
+    }
+    const auto put = [&](std::vector<std::int32_t>& x) {
+      return Tensor(x.data(), DType::I32, {kTokens});
+    };
+    backend->fill(loss, 0.0);
+    backend->fill(store.gradients(), 0.0);
+    model.forward_backward({.sequences = kSequences,
+                            .length = kLength,
+                            .ids = put(ids),
+                            .targets = put(ids),
+                            .positions = put(positions)},
+                           1.0, loss);
+    return *loss.as<double>();
+  }
+};
+
+ModelConfig config_without_experts(Family family) {
+  ModelConfig config;
+  config.family = family;
+  config.vocab_size = 19;
+  config.hidden_size = 12;
+  config.layers = 2;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.ffn_size = 20;
+  config.max_positions = 16;
+  config.tied = false;
+  config.init_std = 0.3;
+  return config;
+}
+
+ModelConfig config_with_experts(std::int64_t count, std::int64_t chosen) {
+  ModelConfig config = config_without_experts(Family::Mixtral);
+  config.experts = ExpertsConfig{.count = count, .chosen = chosen};
+  config.complete_and_check();
+  return config;
+}
+
+// If all experts are chosen and have the weights of one MLP, so has the mixture, whatever the
+// router says.
+TEST(Experts, OfEqualWeightsAreOneMlp) {
+  ModelConfig config = config_without_experts(Family::Llama);
+  config.complete_and_check();
+  MixtureRun dense(config), experts(config_with_experts(3, 3));
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"w1", "gate_proj"}, {"w3", "up_proj"}, {"w2", "down_proj"}};
+  const auto for_each = [&](const auto& f) {
+    for (int layer = 0; layer < 2; ++layer)
+      for (const auto& [of_expert, of_mlp] : names) {
+        const std::string prefix = fmt::format("model.layers.{}.", layer);
+        std::vector<std::string> copies;
+        for (int e = 0; e < 3; ++e)
+          copies.push_back(
+              fmt::format("{}block_sparse_moe.experts.{}.{}.weight", prefix, e, of_expert));
+        f(prefix + "mlp." + of_mlp + ".weight", copies);
+      }
+  };
+  for (const Parameter& parameter : experts.set.parameters())
+    if (parameter.group != ParameterGroup::Experts && parameter.group != ParameterGroup::Router)
+      std::copy_n(dense.weight(parameter.name), parameter.shape.elements(),
+                  experts.weight(parameter.name));
+  for_each([&](const std::string& mlp, const std::vector<std::string>& copies) {
+    for (const std::string& copy : copies)
+      std::copy_n(dense.weight(mlp), dense.size(mlp), experts.weight(copy));
+  });
+  const double loss = dense.run();
+  EXPECT_NEAR(experts.run(), loss, 1e-12 * loss);
+  for (const Parameter& parameter : dense.set.parameters())
+    if (parameter.group != ParameterGroup::Mlp) {
+      for (std::int64_t i = 0; i < parameter.shape.elements(); ++i)
+        ASSERT_NEAR(experts.gradient(parameter.name)[i], dense.gradient(parameter.name)[i], 1e-11)
+            << parameter.name;
+    }
+  for_each([&](const std::string& mlp, const std::vector<std::string>& copies) {
+    for (std::int64_t i = 0; i < dense.size(mlp); ++i) {
+      double sum = 0;
+      for (const std::string& copy : copies) sum += experts.gradient(copy)[i];
+      ASSERT_NEAR(sum, dense.gradient(mlp)[i], 1e-11) << mlp;
+    }
+  });
+}
+
+// A router that prefers nothing sends all tokens to the first experts; the others have gradients of
+// 0, also where an earlier run had left some.
+TEST(Experts, WithoutTokensHaveNoGradients) {
+  MixtureRun experts(config_with_experts(4, 2));
+  experts.run();
+  for (const Parameter& parameter : experts.set.parameters())
+    if (parameter.group == ParameterGroup::Router)
+      std::fill_n(experts.weight(parameter.name), parameter.shape.elements(), 0.0);
+  EXPECT_TRUE(std::isfinite(experts.run()));
+  for (int e = 0; e < 4; ++e) {
+    const std::string name = fmt::format("model.layers.0.block_sparse_moe.experts.{}.w2.weight", e);
+    double sum = 0;
+    for (std::int64_t i = 0; i < experts.size(name); ++i)
+      sum += std::abs(experts.gradient(name)[i]);
+    EXPECT_EQ(sum > 0, e < 2) << name;
+  }
+}
+
+TEST(Experts, OfPublishedModelsAreCountedAsPublished) {
+  struct Published {
+    const char* preset;
+    std::int64_t total, active;
+    double gigaflops;  // three times forward, sequences of 4096 tokens, causal
+  };
+  for (const auto& [preset, total, active, gigaflops] :
+       {Published{"mixtral-8x7b", 46'702'792'704, 12'879'925'248, 79.7},
+        Published{"olmoe-1b-7b", 6'919'161'856, 1'282'017'280, 7.88},
+        Published{"qwen3-30b-a3b", 30'532'122'624, 3'353'032'704, 23.1},
+        Published{"qwen3-235b-a22b", 235'093'634'560, 22'190'763'520, 148}}) {
+    const ModelConfig config = load_preset(preset);
+    const ModelSize size = count_parameters(ParameterSet(config));
+    EXPECT_EQ(size.total, total) << preset;
+    EXPECT_EQ(size.active, active) << preset;
+    EXPECT_NEAR(training_flops_per_token(config, 4096).causal() / 1e9, gigaflops, 0.005 * gigaflops)
+        << preset;
+  }
+}
+
+TEST(Experts, ThatDoNotFitAreRefused) {
+  const auto error_of = [](const auto& change) {
+    return user_error_of([&] {
+      ModelConfig config = config_without_experts(Family::Qwen3Moe);
+      config.experts = ExpertsConfig{.count = 4, .chosen = 2};
+      change(config);
+      config.complete_and_check();
+    });
+  };
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.experts->chosen = 5; }),
+            "experts.chosen is 5, but there are 4 experts");
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.experts->dense_layers = {2}; }),
+            "experts.dense_layers names layer 2, but the layers are 0 to 1");
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.experts->count = 0; }),
+            "experts.count is missing: give a positive number");
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.experts->groups = 2; }),
+            "experts.groups is given, but family qwen3_moe has no such thing: remove it");
+  EXPECT_EQ(
+      error_of([](ModelConfig& c) { c.experts.reset(); }),
+      "family qwen3_moe is a mixture of experts: give experts, such as {count: 8, chosen: 2}");
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.family = Family::Llama; }),
+            "experts are given, but family llama has none: remove them");
+  EXPECT_EQ(error_of([](ModelConfig& c) {
+              c.family = Family::Mixtral;
+              c.experts->size = 8;
+            }),
+            "experts.size is 8, but the experts of family mixtral have the size ffn_size, 20: "
+            "remove it");
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,162 @@
+// Mixtures of experts: the same run in every layout, and losses that keep them in balance.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "support/parallel_run.h"
+#include "support/temporary_directory.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace kintsugi {
+namespace {
+
+Training mixture_training(const std::string& kind) {
+  Training training{.model = tiny_model(kind, 3),
+                    .sequences = 12,
+                    .micro = 2,
+                    .length = 8,
+                    .masked = true,
+                    .optimizer = {.clip = 0.1}};  // so that the gradient norm matters
+  training.model.balance = {.loss = 0.05, .z_loss = 0.01};
+  return training;
+}
+
+TEST(Experts, TrainInEveryLayoutAsInOneProcess) {
+  using enum PipelineKind;
+  for (const char* const kind : {"mixtral", "olmoe", "qwen3_moe"}) {
+    const Training training = mixture_training(kind);
+    const Outcome alone = trained({}, training, 3);
+    for (const RankLayout& layout :
+         {RankLayout{.tp = 2}, RankLayout{.tp = 4, .sequence_parallel = true}, RankLayout{.cp = 2},
+          RankLayout{.dp = 2, .zero = 3}, RankLayout{.pp = 3, .schedule = ZeroBubbleH1},
+          RankLayout{.dp = 2, .zero = 2, .tp = 2, .cp = 2, .sequence_parallel = true},
+          RankLayout{.dp = 2, .zero = 1, .tp = 2, .pp = 3}})
+      expect_same(trained(layout, training, 3), alone,
+                  fmt::format("{}, {}", kind, to_string(layout)));
+  }
+}
+
+TEST(Experts, AreRecomputedWithoutRoutingAgain) {
+  Training training = mixture_training("olmoe");
+  const Outcome alone = trained({}, training, 3);
+  for (const Recompute recompute : {Recompute::Selective, Recompute::Full}) {
+    training.recompute = recompute;
+    for (const RankLayout& layout : {RankLayout{}, RankLayout{.tp = 2, .sequence_parallel = true},
+                                     RankLayout{.pp = 3, .schedule = PipelineKind::ZeroBubbleH1}})
+      expect_same(trained(layout, training, 3), alone, to_string(layout));
+  }
+}
+
+TEST(Experts, AreUpdatedByMuonOneByOne) {
+  Training training = mixture_training("qwen3_moe");
+  training.optimizer.kind = OptimizerKind::Muon;
+  const Outcome alone = trained({}, training, 3);
+  for (const RankLayout& layout : {RankLayout{.tp = 2}, RankLayout{.dp = 2, .zero = 1, .tp = 2},
+                                   RankLayout{.dp = 4, .zero = 2}})
+    expect_same(trained(layout, training, 3), alone, to_string(layout));
+}
+
+TEST(Experts, AreSavedAndContinuedInAnotherLayout) {
+  const Training training = mixture_training("mixtral");
+  const Outcome alone = trained({}, training, 4);
+  const TemporaryDirectory directory;
+  std::filesystem::path middle;
+  Outcome outcome;
+  on_ranks({.dp = 2, .zero = 2, .tp = 2}, training, [&](const Member& member) {
+    train(member, 1, 2, outcome);
+    TrainerState state;
+    state.step = 2;
+    const auto saved = save_checkpoint(directory.path(), member.engine, state, {.keep = 0});
+    if (member.world.rank() == 0) middle = saved;
+  });
+  const SafetensorsModel files(middle);
+  EXPECT_TRUE(files.find("model.layers.2.block_sparse_moe.experts.3.w2.weight"));
+  on_ranks(
+      {.tp = 4, .pp = 1}, training,
+      [&](const Member& member) {
+        load_checkpoint(middle, member.engine);
+        train(member, 3, 4, outcome);
+      },
+      false);
+  expect_same(outcome, alone, "saved and continued");
+}
+
+// One rank, with weights of the routers that are all `router`; otherwise random.
+struct OneRank {
+  Training training;
+  std::unique_ptr<Backend> backend = training.backend(1);
+  Engine engine{*backend, *backend, training.engine({})};
+
+  explicit OneRank(Training of, bool zero_routers) : training(std::move(of)) {
+    engine.initialize(11);
+    const ParameterStore& store = engine.sharding().store();
+    for (int i = 0; i < static_cast<int>(store.set().parameters().size()); ++i)
+      if (zero_routers && store.set()[i].group == ParameterGroup::Router)
+        backend->fill(store.weight(i), 0.0);
+  }
+  StepResult step(std::int64_t number, bool with_targets) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(12 * 8));
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 7 % 23);
+    const std::vector<std::int32_t> none(ids.size(), -1);
+    return engine.step({.ids = ids, .targets = with_targets ? ids : none},
+                       {.step = number, .lr = 1e-2});
+  }
+};
+
+// If all logits are 0, the first experts are chosen by all tokens: ties go to the lowest index. The
+// loss is 1 per layer then, and log Z the logarithm of the number of experts.
+TEST(Experts, HaveBalanceLossesOfTheFormula) {
+  OneRank alone(mixture_training("mixtral"), true);
+  const StepResult result = alone.step(1, true);
+  EXPECT_NEAR(value_of(result.scalars, "balance_loss"), 3 * 0.05, 1e-12);
+  EXPECT_NEAR(value_of(result.scalars, "router_z_loss"), 3 * 0.01 * std::pow(std::log(4.0), 2),
+              1e-12);
+  const std::vector<double> counts = alone.engine.expert_counts();
+  for (std::size_t layer = 0; layer < 3; ++layer)
+    for (std::size_t expert = 0; expert < 4; ++expert)
+      EXPECT_EQ(counts[layer * 4 + expert], expert < 2 ? 12 * 8 : 0) << layer << ", " << expert;
+}
+
+// Without any target, only these losses have gradients, and steps make them smaller.
+TEST(Experts, AreBalancedByTheirLossesAlone) {
+  Training training = mixture_training("olmoe");
+  training.model.balance = {.loss = 1, .z_loss = 0.1};
+  OneRank alone(std::move(training), false);
+  double first = 0, last = 0;
+  for (std::int64_t step = 1; step <= 40; ++step) {
+    const StepResult result = alone.step(step, false);
+    EXPECT_EQ(result.loss, 0);
+    last = value_of(result.scalars, "balance_loss") / (12 * 8);
+    if (step == 1) first = last;
+  }
+  EXPECT_LT(last, first);
+  EXPECT_LT(last, 3 * 1.05) << "3 layers in balance have 3";
+}
+
+// All choices of a step are counted once, in every layout and with recomputation.
+TEST(Experts, AreCountedOnce) {
+  Training training = mixture_training("qwen3_moe");
+  const auto counts_of = [&](const RankLayout& layout) {
+    std::vector<double> sum;
+    on_ranks(layout, training, [&](const Member& member) {
+      member.step(1);
+      std::vector<double> counts = member.engine.expert_counts();
+      Communicator& world = member.groups[GroupKind::World];
+      world.wait(world.all_reduce(
+          Tensor(counts.data(), DType::F64, {static_cast<std::int64_t>(counts.size())})));
+      if (member.world.rank() == 0) sum = counts;
+    });
+    return sum;
+  };
+  const std::vector<double> alone = counts_of({});
+  EXPECT_EQ(std::accumulate(alone.begin(), alone.end(), 0.0), 2 * 2 * 12 * 8) << "layer 1 is dense";
+  for (const RankLayout& layout : {RankLayout{.tp = 2}, RankLayout{.cp = 2},
+                                   RankLayout{.dp = 2, .zero = 1}, RankLayout{.pp = 3}})
+    EXPECT_EQ(counts_of(layout), alone) << to_string(layout);
+  training.recompute = Recompute::Full;
+  EXPECT_EQ(counts_of({.tp = 2}), alone);
+}
+
+}  // namespace
+}  // namespace kintsugi
