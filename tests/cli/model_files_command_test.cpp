@@ -239,7 +239,7 @@ TEST_F(ModelFilesCommand, KeepsTheOldCommands) {
   EXPECT_THAT(run_kintsugi("model llama-8b").out, HasSubstr("8,030,261,248"));
   EXPECT_THAT(run_kintsugi("model --list").out, HasSubstr("llama-8b"));
   EXPECT_EQ(json::parse(run_kintsugi("model gpt2-124m --json").out)["name"], "gpt2-124m");
-  for (const char* command : {"merge", "convert", "diff", "inspect"}) {
+  for (const char* command : {"merge", "convert", "upcycle", "diff", "inspect"}) {
     fs::copy(directory_ / "a", directory_ / command, fs::copy_options::recursive);
     EXPECT_THAT(run_kintsugi("model ./" + std::string(command)).out, HasSubstr("hidden_size"));
     EXPECT_THAT(run_kintsugi("model " + std::string(command) + " --help").out,

@@ -201,7 +201,7 @@ class OutputDirectories : public ProgramTest {
 
 // A tree with a config.json somewhere is not a model.
 TEST_F(OutputDirectories, OnlyAModelIsReplacedByAModel) {
-  for (const char* command : {"model convert a", "model merge a b"}) {
+  for (const char* command : {"model convert a", "model merge a b", "model upcycle a"}) {
     const std::string to = std::string(command) + " --output project --overwrite";
     fs::create_directories(directory_ / "project/src");
     directory_.write("project/config.json", "{}");

@@ -16,6 +16,7 @@
 #include "data/tokenizers/tokenizer.h"
 #include "model/adapter/merge_adapter.h"
 #include "model/files/merge.h"
+#include "model/files/upcycle.h"
 
 namespace kintsugi {
 namespace {
@@ -166,6 +167,41 @@ void add_model_convert(CLI::App& model) {
       "The copy has no training state.\n\nExample:\n"
       "  kintsugi model convert runs/demo --output demo-bf16 --dtype bf16");
   app->callback([arguments] { run_model_merge(*arguments); });
+}
+
+void add_model_upcycle(CLI::App& model) {
+  struct Arguments {
+    std::string model;
+    UpcycleOptions options;
+    bool allow_unused = false;
+    OutputArguments output;
+  };
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* app = model.add_subcommand(
+      "upcycle", "Make a mixture of experts from a model: every expert is a copy of its MLP");
+  const AddOption add(*app);
+  add("directory", arguments->model,
+      "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model", kRequired);
+  add("--experts", arguments->options.experts, "Experts of a layer", whole_number(between(1, 4096)),
+      kShowDefault);
+  add("--top-k", arguments->options.chosen, "Experts that a token uses",
+      whole_number(between(1, 4096)), kShowDefault);
+  add("--seed", arguments->options.seed, "Seed of the routers, which are random", kShowDefault);
+  add("--allow-unused-weights", arguments->allow_unused,
+      "Ignore tensors that the configuration of the model does not use");
+  add_output_options(*app, arguments->output);
+  app->footer(
+      "Llama becomes Mixtral, Qwen3 becomes Qwen3-MoE. The mixture computes what the model did "
+      "until "
+      "it is trained (model.init).\n\nExample:\n"
+      "  kintsugi model upcycle runs/demo --experts 8 --top-k 2 --output demo-experts");
+  app->callback([arguments] {
+    write_with_progress(arguments->output, [&](const ModelOutput& output) {
+      arguments->options.output = output;
+      if (arguments->allow_unused) arguments->options.unused = UnusedWeights::Allow;
+      return upcycle_model(arguments->model, arguments->output.directory, arguments->options);
+    });
+  });
 }
 
 void add_model_merge_adapter(CLI::App& model) {

@@ -71,16 +71,15 @@ DirectoryKind model_directory_kind() {
 
 // The files of a copy of a model, without its weights: config.json, generation_config.json and the
 // files of the tokenizer, which are those of the directory `tokenizer`. They are unchanged, except
-// that config.json states the new dtype if one is given. A missing generation_config.json is
+// that config.json is the given one. A missing generation_config.json is
 // generated. Files that describe a training run (README.md, trainer.json, checksums.json) do not
 // apply to the copy and are left out.
 std::vector<ModelDirectoryFile> model_directory_files(const fs::path& directory,
                                                       const ModelConfig& config,
-                                                      std::optional<DType> dtype,
+                                                      const std::string& config_json,
                                                       const fs::path& tokenizer) {
   std::vector<ModelDirectoryFile> files = {
-      {"config.json", config_with_dtype(read_text_file(directory / "config.json"), config, dtype)},
-      {"generation_config.json", write_hf_generation_config(config)}};
+      {"config.json", config_json}, {"generation_config.json", write_hf_generation_config(config)}};
   if (fs::exists(directory / "generation_config.json"))
     files.back().content = read_text_file(directory / "generation_config.json");
   std::vector<std::string> names;
@@ -121,13 +120,12 @@ std::vector<SafetensorsWriter::Announced> announced_tensors(const StoredModel& m
 
 }  // namespace
 
-TensorBlocks::TensorBlocks(const StoredModel& model, const ModelOutput& options)
+TensorBlocks::TensorBlocks(std::int64_t elements, const ModelOutput& options)
     : options_(options),
       reader_(memory_, options.block),
       doubles_(memory_, 2, options.block),
-      rounded_(memory_, 1, options.block * sizeof(double)) {
-  for (const std::string& name : model.names) all_ += elements_of(*model.tensors.find(name).entry);
-}
+      rounded_(memory_, 1, options.block * sizeof(double)),
+      all_(elements) {}
 
 void TensorBlocks::advance(std::size_t count) {
   done_ += static_cast<std::int64_t>(count);
@@ -183,13 +181,26 @@ void TensorBlocks::report(WrittenModel& result) const {
 WrittenModel write_model(const StoredModel& model, const fs::path& tokenizer,
                          const fs::path& output, const ModelOutput& options,
                          const WriteTensor& write) {
+  return write_other_model(
+      model,
+      {.tensors = announced_tensors(model, options.dtype),
+       .config = config_with_dtype(read_text_file(model.directory / "config.json"), model.config,
+                                   options.dtype)},
+      tokenizer, output, options, write);
+}
+
+WrittenModel write_other_model(const StoredModel& model, const ModelContents& contents,
+                               const fs::path& tokenizer, const fs::path& output,
+                               const ModelOutput& options, const WriteTensor& write) {
   const SafetensorsFiles files =
-      divide_into_files("model", announced_tensors(model, options.dtype), options.max_shard_bytes);
-  WrittenModel result{.tensors = model.names.size(), .files = files.files.size()};
+      divide_into_files("model", contents.tensors, options.max_shard_bytes);
+  WrittenModel result{.tensors = contents.tensors.size(), .files = files.files.size()};
   const std::vector<ModelDirectoryFile> texts =
-      model_directory_files(model.directory, model.config, options.dtype, tokenizer);
+      model_directory_files(model.directory, model.config, contents.config, tokenizer);
   NewDirectory directory(output, options.overwrite, model_directory_kind());
-  TensorBlocks blocks(model, options);
+  std::int64_t elements = 0;
+  for (const auto& tensor : contents.tensors) elements += tensor.shape.elements();
+  TensorBlocks blocks(elements, options);
   for (const SafetensorsFiles::File& file : files.files) {
     SafetensorsWriter writer(directory.path() / file.name, file.tensors);
     for (const auto& tensor : file.tensors) write(blocks, writer, tensor);

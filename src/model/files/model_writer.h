@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/files/stored_model.h"
 #include "tensor/dtype.h"
@@ -36,7 +37,8 @@ struct WrittenModel {
 // Writes the elements of one tensor after the other.
 class TensorBlocks {
  public:
-  TensorBlocks(const StoredModel& model, const ModelOutput& options);
+  // Of tensors with so many elements together.
+  TensorBlocks(std::int64_t elements, const ModelOutput& options);
 
   BlockReader& reader() { return reader_; }
   // Two blocks of memory; the first is that of computed().
@@ -78,6 +80,15 @@ using WriteTensor = std::function<void(TensorBlocks& blocks, SafetensorsWriter& 
 WrittenModel write_model(const StoredModel& model, const std::filesystem::path& tokenizer,
                          const std::filesystem::path& output, const ModelOutput& options,
                          const WriteTensor& write);
+// The same with other tensors and another config.json.
+struct ModelContents {
+  std::vector<SafetensorsWriter::Announced> tensors;
+  std::string config;
+};
+WrittenModel write_other_model(const StoredModel& model, const ModelContents& contents,
+                               const std::filesystem::path& tokenizer,
+                               const std::filesystem::path& output, const ModelOutput& options,
+                               const WriteTensor& write);
 
 // UserError if the output is the input or contains it: a rename would delete it.
 void check_output_is_no_input(const std::filesystem::path& output,
