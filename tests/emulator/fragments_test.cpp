@@ -25,6 +25,7 @@ void check() {
     constexpr int kRow = 16, kColumn = kColumns - 16;
     SHARED(Tile, a);
     SHARED(Tile, b);
+    SHARED(Tile, a_transposed);
     SHARED(Tile, b_transposed);
     SHARED(Tile, c);
     const int thread = threadIdx.x, lane = thread % F::kLanes;
@@ -33,22 +34,31 @@ void check() {
       const int row = i / 16, column = i % 16;
       *a.at(kRow + row, kColumn + column) = number(a_at(row, column));
       *b.at(kRow + row, kColumn + column) = number(b_at(row, column));
+      *a_transposed.at(kRow + column, kColumn + row) = number(a_at(row, column));
       *b_transposed.at(kRow + column, kColumn + row) = number(b_at(row, column));
       *c.at(kRow + row, kColumn + column) = number(c_at(row, column));
     }
     __syncthreads();
     const typename F::Left left = F::load_left(a, kRow, kColumn, lane);
-    typename F::Sums sums, same, chained;
+    typename F::Sums sums, same, chained, of_transposed;
     F::multiply_add(sums, left, F::load_right(b, kRow, kColumn, lane));
     F::multiply_add(same, left, F::load_right_transposed(b_transposed, kRow, kColumn, lane));
+    F::multiply_add(of_transposed, F::load_left_transposed(a_transposed, kRow, kColumn, lane),
+                    F::load_right(b, kRow, kColumn, lane));
     // The sums as the left operand of another product.
     F::multiply_add(chained, F::left_of(sums), F::load_right(c, kRow, kColumn, lane));
     for (int i = 0; i < F::kOwnRows; ++i) {
+      const auto pack = F::packed(sums, i, lane);
+      for (int j = 0; j < 4; ++j)
+        EXPECT_EQ(
+            static_cast<float>(pack.v[j]),
+            static_cast<float>(number(product_at(F::row(lane, i), F::packed_column(lane) + j))));
       float largest = -1e9f, total = 0.0f;
       for (int j = 0; j < F::kOwnColumns; ++j) {
         const int row = F::row(lane, i), column = F::column(lane, j);
         EXPECT_EQ(sums.at(i, j), static_cast<float>(product_at(row, column)));
         EXPECT_EQ(same.at(i, j), sums.at(i, j));
+        EXPECT_EQ(of_transposed.at(i, j), sums.at(i, j));
         float next = 0.0f;  // sums are rounded to T
         for (int k = 0; k < 16; ++k)
           next +=

@@ -2,6 +2,7 @@
 // token.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "backend/cpu/cpu_backend_impl.h"
 #include "backend/cpu/vector_math.h"
@@ -20,13 +21,13 @@ std::byte* address(const Tensor& x, std::int64_t row) {
          static_cast<std::size_t>(row * x.stride(0)) * size_of(x.dtype());
 }
 
-// Calls f(expert, first row, rows) for the rows of all experts, at most kGathered at a time.
+// Calls f(expert, first row, rows) for the rows of all experts, at most `most` at a time.
 template <class F>
-void for_each_block(const ExpertRows& rows, const F& f) {
+void for_each_block(const ExpertRows& rows, std::int64_t most, const F& f) {
   const std::int32_t* const offset = rows.offsets.as<std::int32_t>();
   for (std::int64_t e = 0; e + 1 < rows.offsets.elements(); ++e)
-    for (std::int64_t row = offset[e]; row < offset[e + 1]; row += kGathered)
-      f(e, row, std::min<std::int64_t>(kGathered, offset[e + 1] - row));
+    for (std::int64_t row = offset[e]; row < offset[e + 1]; row += most)
+      f(e, row, std::min<std::int64_t>(most, offset[e + 1] - row));
 }
 
 }  // namespace
@@ -37,7 +38,8 @@ Tensor CpuBackend::expert_rows(const Tensor& x, bool tokens, const ExpertRows& r
   if (!tokens) return x.rows(first, count);
   const std::size_t bytes = static_cast<std::size_t>(x.extent(1)) * size_of(x.dtype());
   std::vector<std::byte>& memory = gathered_[static_cast<std::size_t>(operand)];
-  if (memory.size() < kGathered * bytes) memory.resize(kGathered * bytes);
+  const std::size_t needed = static_cast<std::size_t>(std::max(count, kGathered)) * bytes;
+  if (memory.size() < needed) memory.resize(needed);
   const Tensor copy(memory.data(), x.dtype(), {count, x.extent(1)});
   pool_.run_ranges(count, 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i)
@@ -52,7 +54,9 @@ void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& 
   KINTSUGI_CHECK(b.rank() == 3 && b.extent(0) == rows.offsets.elements() - 1,
                  "grouped_matmul: {} for {} experts", to_string(b.shape()),
                  rows.offsets.elements() - 1);
-  for_each_block(rows, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+  KINTSUGI_CHECK(!options.accumulate && !options.tokens_b, "grouped_matmul {} overwrites",
+                 to_string(c.shape()));
+  for_each_block(rows, kGathered, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
     matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
            b.select(0, expert), {.transpose_b = options.transpose_b});
   });
@@ -66,7 +70,10 @@ void CpuBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const Ex
   const std::int32_t* const offset = rows.offsets.as<std::int32_t>();
   for (std::int64_t e = 0; e < dw.extent(0); ++e)
     if (offset[e] == offset[e + 1] && !options.accumulate) fill(dw.select(0, e), 0.0);
-  for_each_block(rows, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+  // 16-bit sums are rounded once, of all rows.
+  const std::int64_t most =
+      size_of(dw.dtype()) == 2 ? std::numeric_limits<std::int32_t>::max() : kGathered;
+  for_each_block(rows, most, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
     matmul(dw.select(0, expert), expert_rows(a, options.tokens_a, rows, first, count, 0),
            expert_rows(b, options.tokens_b, rows, first, count, 1),
            {.transpose_a = true, .accumulate = options.accumulate || first > offset[expert]});

@@ -13,13 +13,6 @@ namespace kintsugi::gpu {
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-// Otherwise MFMA, whose waves have twice the registers, on a GPU with 64 KiB of shared memory.
-inline constexpr bool kMma = kMatrixUnit == MatrixUnit::Mma;
-
-// What every GPU of NVIDIA that is supported has, and kSharedBytes.
-inline constexpr std::size_t kMatrixSharedBytes =
-    kSharedBytes < (std::size_t{99} << 10) ? kSharedBytes : std::size_t{99} << 10;
-
 // The scores of a head: `scale` times its sums of products, to which ALiBi adds `slope` per
 // position in the unit of the sums. Exponentials are powers of 2.
 struct Scores {

@@ -169,6 +169,16 @@ __device__ inline A warp_max(A x) {
   return x;
 }
 
+// The sum over this lane and those before it.
+__device__ inline int inclusive_sum(int x, int lane) {
+#pragma unroll
+  for (int offset = 1; offset < kTeam; offset *= 2) {
+    const int before = shuffle_up(x, offset);
+    if (lane >= offset) x += before;
+  }
+  return x;
+}
+
 // For one-dimensional blocks of whole warps. `shared` has space for 32 values.
 template <class A>
 __device__ inline A block_sum(A x, A* shared) {

@@ -14,6 +14,13 @@
 
 namespace kintsugi::gpu {
 
+// Otherwise MFMA, whose waves have twice the registers, on a GPU with 64 KiB of shared memory.
+inline constexpr bool kMma = kMatrixUnit == MatrixUnit::Mma;
+
+// What every GPU of NVIDIA that is supported has, and kSharedBytes.
+inline constexpr std::size_t kMatrixSharedBytes =
+    kSharedBytes < (std::size_t{99} << 10) ? kSharedBytes : std::size_t{99} << 10;
+
 // Rows of 16-bit numbers in shared memory. The eight rows of a column of 16-byte words are in
 // different banks: the words of a row are permuted by its number, or rows are longer by one word.
 template <class T, int kRows, int kColumns>
@@ -82,10 +89,31 @@ struct Fragments<T, MatrixUnit::Mma> {
     gpu::load_transposed(right.pairs, tile.at(row0 + lane % 16, column0 + lane / 16 * 8));
     return right;
   }
+  // left[row][k] = tile(row0 + k, column0 + row)
+  template <class Tile>
+  __device__ static Left load_left_transposed(const Tile& tile, int row0, int column0, int lane) {
+    Left left;
+    gpu::load_transposed(left.pairs,
+                         tile.at(row0 + lane / 16 * 8 + lane % 8, column0 + lane / 8 % 2 * 8));
+    return left;
+  }
   __device__ static Left left_of(const Sums& sums) {
     return {{pack_pair<T>(sums.d[0][0], sums.d[0][1]), pack_pair<T>(sums.d[0][2], sums.d[0][3]),
              pack_pair<T>(sums.d[1][0], sums.d[1][1]), pack_pair<T>(sums.d[1][2], sums.d[1][3])}};
   }
+  // Four neighbours of row(lane, i), from packed_column(lane) on. To be called by all lanes: two
+  // exchange halves of theirs.
+  __device__ static Pack<T, 4> packed(const Sums& sums, int i, int lane) {
+    const unsigned low = pack_pair<T>(sums.d[0][2 * i], sums.d[0][2 * i + 1]),
+                   high = pack_pair<T>(sums.d[1][2 * i], sums.d[1][2 * i + 1]);
+    const bool odd = lane % 2 == 1;
+    const unsigned other = shuffle_xor(odd ? low : high, 1);
+    const unsigned words[2] = {odd ? other : low, odd ? high : other};
+    Pack<T, 4> pack;
+    memcpy(&pack, words, sizeof(pack));
+    return pack;
+  }
+  __device__ static int packed_column(int lane) { return lane % 2 * 8 + lane % 4 / 2 * 4; }
   __device__ static void multiply_add(Sums& sums, const Left& left, const Right& right) {
     const unsigned(&a)[4] = left.pairs;
     gpu::multiply_add<T>(sums.d[0], a[0], a[1], a[2], a[3], right.pairs[0], right.pairs[1]);
@@ -144,6 +172,10 @@ struct Fragments<T, MatrixUnit::Mfma> {
     }
     return operand;
   }
+  template <class Tile>
+  __device__ static Left load_left_transposed(const Tile& tile, int row0, int column0, int lane) {
+    return load_right_transposed(tile, row0, column0, lane);
+  }
   __device__ static Left left_of(const Sums& sums) {
     Operand operand;
 #pragma unroll
@@ -153,6 +185,13 @@ struct Fragments<T, MatrixUnit::Mfma> {
     }
     return operand;
   }
+  __device__ static Pack<T, 4> packed(const Sums& sums, int, int) {
+    Pack<T, 4> pack;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) pack.v[j] = down<T>(sums.d[j]);
+    return pack;
+  }
+  __device__ static int packed_column(int lane) { return column(lane, 0); }
   __device__ static void multiply_add(Sums& sums, const Left& left, const Right& right) {
     gpu::multiply_add<T>(sums.d, right.element, left.element);
   }
