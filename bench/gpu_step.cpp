@@ -121,6 +121,7 @@ int main(int argc, char** argv) {
   // Prints the figures of one recipe ("": no fp8) and returns tokens/s.
   const auto measure = [&](const std::string& recipe) {
     ModelConfig model = resolve_model(model_name);
+    if (model.experts) model.balance = {.loss = 0.01, .z_loss = 0.001};  // as train.balance
     if (!recipe.empty())
       model.fp8.recipe = recipe == "rowwise" ? Fp8Recipe::Rowwise : Fp8Recipe::Tensorwise;
     model.fp8.keep_weights = keep_weights;

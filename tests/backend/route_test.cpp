@@ -434,11 +434,11 @@ TEST_P(RouteTest, BalanceLoss) {
                  again = out(accumulator(), {sequences, experts});
     const Tensor n = in(counts, accumulator(), {sequences, experts}),
                  p = in(probabilities, accumulator(), {sequences, experts});
-    backend().balance_loss(loss, slope, n, p, scale);
-    const double expected = 5.0 + dot(counts, probabilities);
+    backend().balance_loss(loss, slope, n, p, 0.25, scale);
+    const double expected = 5.0 + 0.25 * dot(counts, probabilities);
     expect_close("loss", read(loss), {expected}, accumulator(), {64, accumulator()});
     expect_close("gradient", read(slope), gradient, accumulator(), {1, accumulator()});
-    backend().balance_loss({}, again, n, p, scale);
+    backend().balance_loss({}, again, n, p, 1.0, scale);
     EXPECT_EQ(read(again), read(slope));
     finish();
   }

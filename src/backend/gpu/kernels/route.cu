@@ -320,15 +320,16 @@ __global__ void __launch_bounds__(256) add_squares_kernel(A* to, const A* partia
 // One block: there are as many elements as experts of some sequences.
 template <class A>
 __global__ void __launch_bounds__(1024)
-    balance_kernel(A* loss, A* gradient, const A* counts, const A* probabilities, A scale, int n) {
+    balance_kernel(A* loss, A* gradient, const A* counts, const A* probabilities, A scale,
+                   A gradient_scale, int n) {
   KINTSUGI_SHARED(A[32], shared);
   A sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) {
     sum += counts[i] * probabilities[i];
-    gradient[i] = scale * counts[i];
+    gradient[i] = gradient_scale * counts[i];
   }
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0 && loss != nullptr) loss[0] += sum;
+  if (threadIdx.x == 0 && loss != nullptr) loss[0] += scale * sum;
 }
 
 // ---- the order of the choices: a stable counting sort. Blocks count the choices of each expert in
@@ -559,7 +560,7 @@ void route_statistics(const Context& context, Tensor counts, Tensor probabilitie
 }
 
 void balance_loss(const Context& context, Tensor loss, Tensor gradient, Tensor counts,
-                  Tensor probabilities, double scale) {
+                  Tensor probabilities, double scale, double gradient_scale) {
   KINTSUGI_CHECK(gradient.shape() == counts.shape() && probabilities.shape() == counts.shape() &&
                      gradient.contiguous() && counts.contiguous() && probabilities.contiguous(),
                  "balance_loss: {} and {}", to_string(counts.shape()),
@@ -567,7 +568,8 @@ void balance_loss(const Context& context, Tensor loss, Tensor gradient, Tensor c
   visit_accumulator(counts, [&]<class A>() {
     launch_kernel(context.stream, balance_kernel<A>, 1, 1024, 0, data_of<A>(loss),
                   data_of<A>(gradient), data_of<A>(counts), data_of<A>(probabilities),
-                  static_cast<A>(scale), static_cast<int>(counts.elements()));
+                  static_cast<A>(scale), static_cast<A>(gradient_scale),
+                  static_cast<int>(counts.elements()));
   });
 }
 
