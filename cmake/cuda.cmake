@@ -78,6 +78,9 @@ endif()
 set_target_properties(kintsugi_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
 # Philox and std::array are constexpr and run on the device too; fmt believes nvcc to know no constexpr at all.
 target_compile_definitions(kintsugi_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+if(KINTSUGI_CUDA_ARCHITECTURES MATCHES "90a")  # kernels with instructions that only Hopper has
+  target_compile_definitions(kintsugi_cuda PRIVATE KINTSUGI_HOPPER_CODE)
+endif()
 target_compile_options(kintsugi_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
 target_link_libraries(kintsugi_cuda PRIVATE kintsugi_flags fmt::fmt)

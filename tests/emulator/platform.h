@@ -137,4 +137,26 @@ inline void load_transposed(unsigned (&m)[4], const void* address, Where where =
   emulator::ldmatrix_x4(m, address, true, where);
 }
 
+#if KINTSUGI_WAVE == 32
+// ---- matrices in shared memory. Products are complete when they begin.
+#define KINTSUGI_WARPGROUPS 1
+struct SharedMatrix {
+  SharedMatrix(const void* at, int next_bytes)
+      : address(static_cast<const unsigned char*>(at)), next(next_bytes) {}
+  void advance(int bytes) { address += bytes; }
+  const unsigned char* address;
+  int next;
+};
+template <class T, bool kTermsA, bool kTermsB, int kSums>
+void begin_product(float (&d)[kSums], SharedMatrix a, SharedMatrix b, bool add) {
+  emulator::wgmma_k16(d, 2 * kSums, {a.address, a.next, kTermsA}, {b.address, b.next, kTermsB}, add,
+                      std::is_same_v<T, Bf16>);
+}
+inline void order_products() {}
+inline void commit_products() {}
+template <int kLeft>
+void wait_for_products() {}
+inline void publish_to_products() {}
+#endif
+
 }  // namespace kintsugi::gpu

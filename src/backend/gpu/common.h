@@ -50,6 +50,7 @@ struct Context {
   Workspace& workspace;
   Matmul& matmul;          // has the plans of the vendor's library
   Attention& attention;    // likewise
+  bool warpgroups;         // Traits::warpgroups
   bool overlaps_launches;  // the GPU has programmatic dependent launch (kernels/launch.cuh)
 };
 

@@ -27,6 +27,7 @@ struct Traits {
   std::string architecture;  // "9.0", "gfx90a"
   int multiprocessors = 0;
   double memory_bytes_per_s = 0;   // 0: not known
+  bool warpgroups = false;         // matrices in shared memory (kernels/platform.cuh)
   bool overlaps_launches = false;  // programmatic dependent launch (kernels/launch.cuh)
   bool reliable_graphs = false;    // so that runs replay them unless told otherwise
   bool checks_libraries = false;   // when a backend is made (self_check.h)

@@ -75,6 +75,12 @@ Device device_at(int index, Where where) {
           .memory_bytes = properties.totalGlobalMem};
 }
 
+#ifdef KINTSUGI_HOPPER_CODE
+constexpr bool kHasHopperCode = true;
+#else
+constexpr bool kHasHopperCode = false;
+#endif
+
 Traits traits_of(int device, Where where) {
   const auto of = [&](cudaDeviceAttr name) { return attribute(name, device, where); };
   const int major = of(cudaDevAttrComputeCapabilityMajor);
@@ -83,6 +89,7 @@ Traits traits_of(int device, Where where) {
           // Two transfers per clock, as in all memory of GPUs today.
           .memory_bytes_per_s =
               2e3 * of(cudaDevAttrMemoryClockRate) * (of(cudaDevAttrGlobalMemoryBusWidth) / 8),
+          .warpgroups = kHasHopperCode && major == 9,
           .overlaps_launches = major >= 9,
           .reliable_graphs = true,
           .checks_libraries = false};

@@ -117,6 +117,7 @@ Traits traits_of(int device, Where where) {
           .multiprocessors = of(kMultiprocessors),
           // Two transfers per clock, as in all memory of GPUs today.
           .memory_bytes_per_s = 2e3 * of(kMemoryClock) * (of(kBusWidth) / 8),
+          .warpgroups = false,
           .overlaps_launches = false,
           .reliable_graphs = false,  // known bugs in ROCm up to 7.2
           .checks_libraries = true};

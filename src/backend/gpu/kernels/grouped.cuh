@@ -174,8 +174,24 @@ struct ExpertTiles {
   int experts, column_tiles;
 };
 
+// Returns f.template operator()<T>() for 16-bit types, false for others.
+template <class F>
+bool visit_matrix_type(DType dtype, F&& f) {
+  if (dtype == DType::BF16) return f.template operator()<Bf16>();
+  if (dtype == DType::F16) return f.template operator()<Half>();
+  return false;
+}
+
 // ---- on the matrix units. They return false, without any effect, for operands that they do not
 // compute: other types than 16-bit ones, or rows that do not consist of whole 16-byte words.
+// Where the GPU has warpgroups that multiply matrices in shared memory (grouped_warpgroup.cu), for
+// operands that matrix_… computes.
+bool warpgroup_grouped_matmul(const Context& context, const Tensor& c, const Tensor& a,
+                              const Tensor& b, const ExpertRows& rows,
+                              const GroupedOptions& options);
+bool warpgroup_grouped_gradient(const Context& context, const Tensor& dw, const Tensor& a,
+                                const Tensor& b, const ExpertRows& rows,
+                                const GroupedOptions& options);
 bool matrix_grouped_matmul(const Context& context, const Tensor& c, const Tensor& a,
                            const Tensor& b, const ExpertRows& rows, const GroupedOptions& options);
 bool matrix_grouped_gradient(const Context& context, const Tensor& dw, const Tensor& a,

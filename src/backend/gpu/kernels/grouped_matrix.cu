@@ -379,19 +379,12 @@ void launch_gradient(const Context& context, const GroupedGradient<T, C>& p) {
   launch_kernel(context.stream, gradient_kernel<T, C>, blocks, S::kThreads, kBytes, p);
 }
 
-// Returns f.template operator()<T>() for 16-bit types, false for others.
-template <class F>
-bool visit_matrix_type(DType dtype, F&& f) {
-  if (dtype == DType::BF16) return f.template operator()<Bf16>();
-  if (dtype == DType::F16) return f.template operator()<Half>();
-  return false;
-}
-
 }  // namespace
 
 bool matrix_grouped_matmul(const Context& context, const Tensor& c, const Tensor& a,
                            const Tensor& b, const ExpertRows& rows, const GroupedOptions& options) {
   if (!has_words(c) || !has_words(a) || !has_words(b)) return false;
+  if (warpgroup_grouped_matmul(context, c, a, b, rows, options)) return true;
   return visit_matrix_type(a.dtype(), [&]<class T>() {
     const GroupedMatmul<T> p(c, a, b, rows, options);
     return options.transpose_b ? launch_matmul<T, true>(context, p, rows.rows.elements())
@@ -403,6 +396,7 @@ bool matrix_grouped_gradient(const Context& context, const Tensor& dw, const Ten
                              const Tensor& b, const ExpertRows& rows,
                              const GroupedOptions& options) {
   if (!has_words(dw) || !has_words(a) || !has_words(b)) return false;
+  if (warpgroup_grouped_gradient(context, dw, a, b, rows, options)) return true;
   return visit_matrix_type(a.dtype(), [&]<class T>() {
     if (dw.dtype() == a.dtype())
       launch_gradient<T, T>(context, {dw, a, b, rows, options});

@@ -1,0 +1,362 @@
+// Matmuls of the rows of each expert, with products of matrices in shared memory: for GPUs whose
+// warpgroups have them. Two warpgroups compute the upper and the lower half of a tile. Slices of 64
+// terms are in a ring: while one is multiplied, the next are copied.
+#include "backend/gpu/kernels/fragments.cuh"
+#include "backend/gpu/kernels/grouped.cuh"
+
+namespace kintsugi::gpu {
+
+#if KINTSUGI_WARPGROUPS
+
+namespace {
+
+constexpr int kGroup = 128, kThreads = 2 * kGroup;  // threads of a warpgroup, of a block
+constexpr int kRows = 128, kColumns = 256, kSlice = 64;
+constexpr int kWords = kSlice / 8;            // 16-byte words of a row of a square
+constexpr int kCopyRows = kThreads / kWords;  // that the block copies at a time
+
+// An operand's part of a slice: squares of 64 rows of the operand by 64 terms, or of 64 terms by 64
+// rows of the operand.
+template <class T, int kSquares>
+struct Part {
+  using Square = SharedTile<T, 64, 64>;
+  static constexpr int kBytes = sizeof(Square);
+  static_assert(kBytes == 64 * 128);
+  Square square[kSquares];
+
+  __device__ SharedMatrix matrix(int first) const { return {&square[first], kBytes}; }
+};
+
+// A ring of slices. Two stages are being read, those of the last two products; the next slices are
+// copied to the others.
+constexpr int kStages = 4, kAhead = kStages - 2;
+using Sums = float[kColumns / 2];
+
+template <class T>
+struct Stage {
+  Part<T, kRows / 64> a;
+  Part<T, kColumns / 64> b;
+};
+
+// 128 bytes of each row of a warp's results on their way to memory; rows begin in different banks.
+struct Results {
+  static constexpr int kBytes = 128, kStride = kBytes + 16;
+  unsigned char rows[16][kStride];
+};
+
+template <class T>
+struct Shared {
+  Stage<T> stages[kStages];
+  Results results[kThreads / 32];
+
+  static constexpr std::size_t kAlignment = 1024;
+  static __device__ Shared& get() {
+    const auto address = reinterpret_cast<std::uintptr_t>(dynamic_shared());
+    return *reinterpret_cast<Shared*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  static constexpr std::size_t bytes(std::size_t behind) {
+    return sizeof(Shared) + kAlignment + behind;
+  }
+};
+
+// Which words a thread copies: this one of every kCopyRows-th row.
+struct CopyPlace {
+  int row = static_cast<int>(threadIdx.x) / kWords, word = static_cast<int>(threadIdx.x) % kWords;
+};
+
+// Copies squares of 64 rows each with the terms from `term` on. from(i) is the address of term 0 of
+// the i-th row that this thread copies; null: zeros.
+template <class T, int kSquares, class F>
+__device__ inline void copy_rows(Part<T, kSquares>& part, const T* any, int term, int terms,
+                                 F&& from) {
+  const CopyPlace own;
+  const int column = term + own.word * 8;
+#pragma unroll
+  for (int i = 0; i < 64 * kSquares / kCopyRows; ++i) {
+    const int row = own.row + i * kCopyRows;
+    const T* const x = from(i);
+    const bool present = x != nullptr && column < terms;
+    copy_async(part.square[row / 64].at(row % 64, own.word * 8), present ? x + column : any,
+               present);
+  }
+}
+
+// Copies 64 terms, which are rows of x, with 64 columns for each square. from(i) is the address of
+// column 0 of the i-th term that this thread copies; null: zeros.
+template <class T, int kSquares, class F>
+__device__ inline void copy_terms(Part<T, kSquares>& part, const T* any, int column, int columns,
+                                  F&& from) {
+  const CopyPlace own;
+#pragma unroll
+  for (int i = 0; i < 64 / kCopyRows; ++i) {
+    const T* const x = from(i);
+#pragma unroll
+    for (int square = 0; square < kSquares; ++square) {
+      const int at = column + square * 64 + own.word * 8;
+      const bool present = x != nullptr && at < columns;
+      copy_async(part.square[square].at(own.row + i * kCopyRows, own.word * 8),
+                 present ? x + at : any, present);
+    }
+  }
+}
+
+// Begins the copies of the first slices. copy(slice, stage) begins those of one.
+template <class T, class Copy>
+__device__ inline void begin_slices(Shared<T>& shared, int slices, Copy&& copy) {
+#pragma unroll
+  for (int slice = 0; slice < kAhead; ++slice) {
+    if (slice < slices) copy(slice, shared.stages[slice]);
+    commit_copies();
+  }
+}
+
+// sums = the products of `slices` slices, of which the first are being copied. Afterwards, nothing
+// reads the ring.
+template <class T, bool kTermsA, bool kTermsB, class Copy>
+__device__ inline void multiply_slices(Sums& sums, Shared<T>& shared, int slices, Copy&& copy) {
+  // The next 16 terms: 16 rows of 128 bytes, or 32 bytes of every row.
+  constexpr int kNextA = kTermsA ? 16 * 128 : 32, kNextB = kTermsB ? 16 * 128 : 32;
+  const int half = static_cast<int>(threadIdx.x) / kGroup;
+  for (int slice = 0; slice < slices; ++slice) {
+    wait_for_copies<kAhead - 1>();
+    publish_to_products();
+    __syncthreads();  // the slice is complete, and the products of the one before the last are done
+    const Stage<T>& stage = shared.stages[slice % kStages];
+    SharedMatrix a = stage.a.matrix(half), b = stage.b.matrix(0);
+    order_products();
+#pragma unroll
+    for (int k = 0; k < kSlice / 16; ++k) {
+      begin_product<T, kTermsA, kTermsB>(sums, a, b, slice + k > 0);
+      a.advance(kNextA);
+      b.advance(kNextB);
+    }
+    commit_products();
+    if (slice + kAhead < slices) copy(slice + kAhead, shared.stages[(slice + kAhead) % kStages]);
+    commit_copies();
+    wait_for_products<1>();
+  }
+  wait_for_products<0>();
+  __syncthreads();
+}
+
+// Calls f(row, column, values) for packs of 16 bytes of the block's tile, rounded to C. A warp's 16
+// rows go through its own shared memory, 128 bytes at a time, so that it stores whole lines.
+template <class T, class C, class F>
+__device__ inline void for_results(Shared<T>& shared, const Sums& sums, F&& f) {
+  constexpr int kPack = 16 / sizeof(C), kInLine = Results::kBytes / sizeof(C);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  Results& results = shared.results[warp];
+  const auto at = [&](int row, int column) {
+    return reinterpret_cast<C*>(results.rows[row]) + column;
+  };
+#pragma unroll
+  for (int line = 0; line < kColumns / kInLine; ++line) {
+#pragma unroll
+    for (int j = 0; j < kInLine / 8; ++j)
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        const int first = 4 * (line * kInLine / 8 + j) + 2 * below;
+        Pack<C, 2> pair;
+        pair.v[0] = down<C>(sums[first]);
+        pair.v[1] = down<C>(sums[first + 1]);
+        store(at(lane / 4 + 8 * below, 8 * j + 2 * (lane % 4)), pair);
+      }
+    sync_team();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 8 + 4 * i, column = lane % 8 * kPack;
+      f(16 * warp + row, line * kInLine + column, load<kPack>(at(row, column)));
+    }
+    sync_team();
+  }
+}
+
+// ---- c = a op(b[expert])
+using Tiles = ExpertTiles<kRows, kColumns>;
+
+// Copies the slices of a tile.
+template <class T, bool kTransposed>
+struct MatmulCopies {
+  __device__ MatmulCopies(const GroupedMatmul<T>& matmul, const typename Tiles::Tile& at)
+      : p(matmul), matrix(matmul.b + at.expert * matmul.b_expert), column(at.column) {
+#pragma unroll
+    for (int q = 0; q < kSources; ++q) {
+      const int row = at.row + own.row + q * kCopyRows;
+      sources[q] = row < at.end ? p.rows.source(row, p.tokens_a) : -1;
+    }
+  }
+  __device__ void operator()(int slice, Stage<T>& to) const {
+    const int term = slice * kSlice;
+    copy_rows(to.a, p.a, term, p.k, [&](int q) {
+      return sources[q] < 0 ? nullptr : p.a + static_cast<std::int64_t>(sources[q]) * p.a_stride;
+    });
+    if constexpr (kTransposed)
+      copy_rows(to.b, p.b, term, p.k, [&](int q) {
+        const int row = column + own.row + q * kCopyRows;
+        return row < p.n ? matrix + static_cast<std::int64_t>(row) * p.b_stride : nullptr;
+      });
+    else
+      copy_terms(to.b, p.b, column, p.n, [&](int q) {
+        const int row = term + own.row + q * kCopyRows;
+        return row < p.k ? matrix + static_cast<std::int64_t>(row) * p.b_stride : nullptr;
+      });
+  }
+
+  static constexpr int kSources = kRows / kCopyRows;
+  const GroupedMatmul<T>& p;
+  const T* matrix;
+  int column;
+  CopyPlace own;
+  int sources[kSources];
+};
+
+template <class T, bool kTransposed>
+__global__ void __launch_bounds__(kThreads, 1) matmul_kernel(GroupedMatmul<T> p) {
+  Shared<T>& shared = Shared<T>::get();
+  const Tiles tiles(&shared + 1, p.rows, p.n);
+  const int slices = (p.k + kSlice - 1) / kSlice, step = static_cast<int>(gridDim.x);
+  const int count = tiles.count();
+  int i = static_cast<int>(blockIdx.x);
+  if (i >= count) return;
+  begin_slices(shared, slices, MatmulCopies<T, kTransposed>(p, tiles[i]));
+  for (; i < count; i += step) {
+    const typename Tiles::Tile at = tiles[i];
+    Sums sums;
+    multiply_slices<T, false, !kTransposed>(sums, shared, slices,
+                                            MatmulCopies<T, kTransposed>(p, at));
+    if (i + step < count)
+      begin_slices(shared, slices, MatmulCopies<T, kTransposed>(p, tiles[i + step]));
+    for_results<T, T>(shared, sums, [&](int row, int column, const Pack<T, 8>& pack) {
+      if (at.row + row < at.end && at.column + column < p.n)
+        store(p.c + static_cast<std::int64_t>(at.row + row) * p.c_stride + at.column + column,
+              pack);
+    });
+  }
+}
+
+// ---- dw[expert] [+]= a^T b: blocks (tile of a matrix, expert)
+template <class T, class C>
+__global__ void __launch_bounds__(kThreads, 1) gradient_kernel(GroupedGradient<T, C> p) {
+  Shared<T>& shared = Shared<T>::get();
+  const int expert = static_cast<int>(blockIdx.y);
+  const int begin = p.rows.offsets[expert], count = p.rows.offsets[expert + 1] - begin;
+  if (count == 0 && p.accumulate) return;
+  const TileStart at = tile_start<kRows, kColumns>(
+      static_cast<int>(blockIdx.x), (p.m + kRows - 1) / kRows, (p.n + kColumns - 1) / kColumns);
+  C* const dw =
+      p.dw + expert * p.dw_expert + static_cast<std::int64_t>(at.row) * p.dw_stride + at.column;
+  if (p.accumulate) {  // is read at the end: it comes from memory during the products
+    constexpr int kLine = 128 / sizeof(C), kInRow = kColumns / kLine;
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * kInRow; i += kThreads) {
+      const int row = i / kInRow, column = i % kInRow * kLine;
+      if (at.row + row < p.m && at.column + column < p.n)
+        prefetch_line(dw + static_cast<std::int64_t>(row) * p.dw_stride + column);
+    }
+  }
+  const CopyPlace own;
+  const auto copy = [&](int slice, Stage<T>& to) {
+    int sources[64 / kCopyRows];
+    const bool gathers = p.tokens_a || p.tokens_b;
+#pragma unroll
+    for (int q = 0; q < 64 / kCopyRows; ++q) {
+      const int row = slice * kSlice + own.row + q * kCopyRows;
+      sources[q] = row >= count ? -1 : gathers ? p.rows.source(begin + row, true) : 0;
+    }
+    const auto row_of = [&](const T* x, int stride, bool tokens, int q) -> const T* {
+      if (sources[q] < 0) return nullptr;
+      const int row = begin + slice * kSlice + own.row + q * kCopyRows;
+      return x + static_cast<std::int64_t>(tokens ? sources[q] : row) * stride;
+    };
+    copy_terms(to.a, p.a, at.row, p.m,
+               [&](int q) { return row_of(p.a, p.a_stride, p.tokens_a, q); });
+    copy_terms(to.b, p.b, at.column, p.n,
+               [&](int q) { return row_of(p.b, p.b_stride, p.tokens_b, q); });
+  };
+  Sums sums;
+  if (count == 0) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+  }
+  const int slices = (count + kSlice - 1) / kSlice;
+  begin_slices(shared, slices, copy);
+  multiply_slices<T, true, true>(sums, shared, slices, copy);
+  for_results<T, float>(shared, sums, [&](int row, int column, const Pack<float, 4>& values) {
+    if (at.row + row >= p.m || at.column + column >= p.n) return;
+    C* const to = dw + static_cast<std::int64_t>(row) * p.dw_stride + column;
+    Pack<C, 4> pack = {};
+    if (p.accumulate) pack = load<4>(to);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      pack.v[e] = down<C>(p.accumulate ? up(pack.v[e]) + values.v[e] : values.v[e]);
+    store(to, pack);
+  });
+}
+
+// ---- launches
+template <class Kernel>
+void allow_shared(Kernel kernel, std::size_t bytes) {
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+}
+
+template <class T, bool kTransposed>
+bool launch_matmul(const Context& context, const GroupedMatmul<T>& p, std::int64_t rows) {
+  const std::size_t bytes = Shared<T>::bytes(Tiles::shared_bytes(p.rows));
+  if (bytes > kSharedBytes) return false;
+  const std::int64_t blocks =
+      std::min<std::int64_t>(Tiles::most(rows, p.rows.experts, p.n), context.multiprocessors);
+  allow_shared(matmul_kernel<T, kTransposed>, bytes);
+  launch_kernel(context.stream, matmul_kernel<T, kTransposed>, static_cast<unsigned>(blocks),
+                kThreads, bytes, p);
+  return true;
+}
+
+template <class T, class C>
+void launch_gradient(const Context& context, const GroupedGradient<T, C>& p) {
+  constexpr std::size_t kBytes = Shared<T>::bytes(0);
+  static_assert(kBytes <= kSharedBytes);
+  const dim3 blocks(static_cast<unsigned>(ceil_div(p.m, kRows) * ceil_div(p.n, kColumns)),
+                    static_cast<unsigned>(p.rows.experts));
+  allow_shared(gradient_kernel<T, C>, kBytes);
+  launch_kernel(context.stream, gradient_kernel<T, C>, blocks, kThreads, kBytes, p);
+}
+
+}  // namespace
+
+bool warpgroup_grouped_matmul(const Context& context, const Tensor& c, const Tensor& a,
+                              const Tensor& b, const ExpertRows& rows,
+                              const GroupedOptions& options) {
+  if (!context.warpgroups) return false;
+  return visit_matrix_type(a.dtype(), [&]<class T>() {
+    const GroupedMatmul<T> p(c, a, b, rows, options);
+    return options.transpose_b ? launch_matmul<T, true>(context, p, rows.rows.elements())
+                               : launch_matmul<T, false>(context, p, rows.rows.elements());
+  });
+}
+
+bool warpgroup_grouped_gradient(const Context& context, const Tensor& dw, const Tensor& a,
+                                const Tensor& b, const ExpertRows& rows,
+                                const GroupedOptions& options) {
+  if (!context.warpgroups) return false;
+  return visit_matrix_type(a.dtype(), [&]<class T>() {
+    if (dw.dtype() == a.dtype())
+      launch_gradient<T, T>(context, {dw, a, b, rows, options});
+    else
+      launch_gradient<T, float>(context, {dw, a, b, rows, options});
+    return true;
+  });
+}
+
+#else
+
+bool warpgroup_grouped_matmul(const Context&, const Tensor&, const Tensor&, const Tensor&,
+                              const ExpertRows&, const GroupedOptions&) {
+  return false;
+}
+bool warpgroup_grouped_gradient(const Context&, const Tensor&, const Tensor&, const Tensor&,
+                                const ExpertRows&, const GroupedOptions&) {
+  return false;
+}
+
+#endif
+
+}  // namespace kintsugi::gpu
