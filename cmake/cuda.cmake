@@ -56,7 +56,7 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*.cu
+file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*.cu ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*/*.cu
      ${KINTSUGI_ROOT}/src/backend/gpu/*.cpp ${KINTSUGI_ROOT}/src/backend/gpu/cuda/*.cpp)
 # CUPTI records profiles. Its library is loaded when one is requested.
 find_path(CUPTI_INCLUDE_DIR NAMES cupti.h HINTS ${KINTSUGI_CUDA_ROOT}/include ${KINTSUGI_CUDA_ROOT}/extras/CUPTI/include)

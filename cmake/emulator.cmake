@@ -7,7 +7,7 @@ if(NOT Boost_CONTEXT_FOUND OR NOT TARGET kintsugi_backend_tests)
   return()
 endif()
 
-file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/kernels/*.cu)
+file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/kernels/*.cu ${CMAKE_SOURCE_DIR}/src/backend/gpu/kernels/*/*.cu)
 file(GLOB host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/*.cpp)
 file(GLOB hip CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/gpu/hip/*.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp)
 file(GLOB emulator CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/emulator/*.cpp)

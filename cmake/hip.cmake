@@ -55,7 +55,7 @@ endif()
 
 # kintsugi_hip_target(NAME): a library of the objects of the HIP backend, host code; NAME_KERNELS are those of the kernels.
 function(kintsugi_hip_target target)
-  file(GLOB kernels CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*.cu)
+  file(GLOB kernels CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*.cu ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*/*.cu)
   file(GLOB host CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/*.cpp ${KINTSUGI_ROOT}/src/backend/gpu/hip/*.cpp)
   set(flags -x hip -std=c++20 -O3 -DNDEBUG -Wall -Wextra -DHIP_DISABLE_WARP_SYNC_BUILTINS -I${KINTSUGI_ROOT}/src
             --rocm-path=/usr --rocm-device-lib-path=${KINTSUGI_HIP_BITCODE_USED})

@@ -106,8 +106,9 @@ std::set<std::string> kernel_names_in_sources() {
   std::set<std::string> names;
   const std::regex kernel(
       R"(__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s+|KINTSUGI_REGISTERS\(\w+\)\s+)?(\w+)\()");
-  for (const auto& entry :
-       std::filesystem::directory_iterator(source_directory() + "/src/backend/gpu/kernels")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           source_directory() + "/src/backend/gpu/kernels")) {
+    if (!entry.is_regular_file()) continue;
     const std::string text = read_text_file(entry.path());
     for (std::sregex_iterator i(text.begin(), text.end(), kernel), end; i != end; ++i)
       names.insert((*i)[1]);

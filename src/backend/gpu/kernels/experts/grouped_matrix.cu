@@ -1,8 +1,8 @@
 // Matmuls of the rows of each expert on the matrix units. A block computes a tile of the result
 // from slices of both operands, which it copies to a ring in shared memory: some slices are under
 // way while one is multiplied, and the fragments of a product are loaded during the one before it.
+#include "backend/gpu/kernels/experts/grouped.cuh"
 #include "backend/gpu/kernels/fragments.cuh"
-#include "backend/gpu/kernels/grouped.cuh"
 
 namespace kintsugi::gpu {
 namespace {
@@ -44,20 +44,20 @@ struct CopyPlace {
       column = static_cast<int>(threadIdx.x) % kRowWords * 8;
 };
 
-// Copies rows of x from column0 on, with zeros beyond `columns`. source(i) is the row of x for the
-// i-th row that this thread copies; negative: zeros.
-template <int kThreads, class T, int kRows, int kColumns, class F>
+// Copies rows of x from column0 on, with zeros beyond `columns`. sources: the row of x for each row
+// of the tile; negative: zeros.
+template <int kThreads, class T, int kRows, int kColumns>
 __device__ inline void copy_sources(SharedTile<T, kRows, kColumns>& tile, const T* x, int stride,
-                                    int column0, int columns, F&& source) {
+                                    int column0, int columns, const int* sources) {
   using Place = CopyPlace<kThreads, kColumns>;
   static_assert(kRows % Place::kStep == 0);
   const Place own;
   const bool inside = column0 + own.column < columns;
 #pragma unroll
   for (int i = 0; i < kRows / Place::kStep; ++i) {
-    const int from = source(i);
+    const int row = own.row + i * Place::kStep, from = sources[row];
     const bool present = inside && from >= 0;
-    copy_async(tile.at(own.row + i * Place::kStep, own.column),
+    copy_async(tile.at(row, own.column),
                present ? x + static_cast<std::int64_t>(from) * stride + column0 + own.column : x,
                present);
   }
@@ -183,6 +183,7 @@ struct MatmulShape : Shape<T> {
   };
   struct Shared {
     Stage stages[S::kStages];
+    int sources[S::kRows];  // the row of a for each row of the tile; -1: none
   };
   static std::size_t shared_bytes(const GroupedRows& rows) {
     return sizeof(Shared) + Tiles::shared_bytes(rows);
@@ -194,20 +195,17 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
     matmul_kernel(GroupedMatmul<T> p) {
   using S = MatmulShape<T, kTransposed>;
   using F = typename S::F;
-  using Copied = CopyPlace<S::kThreads, S::kSlice>;  // of a
+  static_assert(S::kRows <= S::kThreads);
   auto& shared = *reinterpret_cast<typename S::Shared*>(dynamic_shared());
   const typename S::Tiles tiles(&shared + 1, p.rows, p.n);
   const WavePlace<T> wave;
   for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
     const typename S::Tiles::Tile at = tiles[i];
     const T* const matrix = p.b + at.expert * p.b_expert;
-    const Copied own;
-    int sources[S::kRows / Copied::kStep];
-#pragma unroll
-    for (int q = 0; q < S::kRows / Copied::kStep; ++q) {
-      const int row = at.row + own.row + q * Copied::kStep;
-      sources[q] = row < at.end ? p.rows.source(row, p.tokens_a) : -1;
-    }
+    const int thread = static_cast<int>(threadIdx.x), row = at.row + thread;
+    if (thread < S::kRows)
+      shared.sources[thread] = row < at.end ? p.rows.source(row, p.tokens_a) : -1;
+    __syncthreads();
     typename S::Sums sums;
     const bool active = at.row + wave.row < at.end && at.column + wave.column < p.n;
     multiply_slices<T>(
@@ -215,8 +213,7 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
         [&](int slice, int stage) {
           const int first = slice * S::kSlice;
           typename S::Stage& to = shared.stages[stage];
-          copy_sources<S::kThreads>(to.a, p.a, p.a_stride, first, p.k,
-                                    [&](int q) { return sources[q]; });
+          copy_sources<S::kThreads>(to.a, p.a, p.a_stride, first, p.k, shared.sources);
           if constexpr (kTransposed)
             copy_adjacent<S::kThreads>(to.b,
                                        matrix + static_cast<std::int64_t>(at.column) * p.b_stride,
@@ -255,7 +252,7 @@ struct GradientShape : Shape<T> {
   };
   struct Shared {
     Stage stages[S::kStages];
-    int tokens[S::kStages][S::kSlice];  // of the rows of the next slices
+    int tokens[S::kStages][S::kSlice];  // of the rows of the next slices; -1: none
   };
 };
 
@@ -264,7 +261,6 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
     gradient_kernel(GroupedGradient<T, C> p) {
   using S = GradientShape<T>;
   using F = typename S::F;
-  static_assert(S::kRows == S::kColumns);  // a thread copies the same rows of both
   auto& shared = *reinterpret_cast<typename S::Shared*>(dynamic_shared());
   const WavePlace<T> wave;
   const int thread = static_cast<int>(threadIdx.x), expert = static_cast<int>(blockIdx.y);
@@ -274,36 +270,33 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
                                                          (p.m + S::kRows - 1) / S::kRows,
                                                          (p.n + S::kColumns - 1) / S::kColumns);
   // Thread i finds the token of row i of each slice. `pending`: its choice in the slice after those
-  // whose tokens are in shared memory.
+  // whose tokens are in shared memory; -1: none.
   const bool finds = (p.tokens_a || p.tokens_b) && thread < S::kSlice;
   const auto choice = [&](int slice) {
     const int row = slice * S::kSlice + thread;
-    return finds && row < count ? p.rows.rows[begin + row] : 0;
+    return finds && row < count ? p.rows.rows[begin + row] : -1;
   };
-  int pending = 0;
-  if (p.tokens_a || p.tokens_b) {
+  const auto write_token = [&](int slice, int of_choice) {
+    if (finds)
+      shared.tokens[slice % S::kStages][thread] =
+          of_choice < 0 ? -1 : p.rows.choices.divide(of_choice);
+  };
 #pragma unroll
-    for (int slice = 0; slice < S::kStages; ++slice)
-      if (finds) shared.tokens[slice][thread] = p.rows.choices.divide(choice(slice));
-    pending = choice(S::kStages);
-    __syncthreads();
-  }
+  for (int slice = 0; slice < S::kStages; ++slice) write_token(slice, choice(slice));
+  int pending = choice(S::kStages);
+  __syncthreads();
   typename S::Sums sums;
   const bool active = at.row + wave.row < p.m && at.column + wave.column < p.n;
   multiply_slices<T>(
       sums, (count + S::kSlice - 1) / S::kSlice, active,
       [&](int slice, int stage) {
         const int first = slice * S::kSlice;
-        const int* const tokens = shared.tokens[slice % S::kStages];
         typename S::Stage& to = shared.stages[stage];
         const auto copy = [&](auto& tile, const T* x, int stride, bool of_tokens, int column,
                               int columns) {
           if (of_tokens)
-            copy_sources<S::kThreads>(tile, x, stride, column, columns, [&](int i) {
-              using Copied = CopyPlace<S::kThreads, S::kRows>;
-              const int row = Copied().row + i * Copied::kStep;
-              return first + row < count ? tokens[row] : -1;
-            });
+            copy_sources<S::kThreads>(tile, x, stride, column, columns,
+                                      shared.tokens[slice % S::kStages]);
           else
             copy_adjacent<S::kThreads>(tile, x + static_cast<std::int64_t>(begin + first) * stride,
                                        stride, column, columns, count - first);
@@ -312,7 +305,7 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
         copy(to.b, p.b, p.b_stride, p.tokens_b, at.column, p.n);
       },
       [&](int slice) {
-        if (finds) shared.tokens[slice % S::kStages][thread] = p.rows.choices.divide(pending);
+        write_token(slice, pending);
         pending = choice(slice + 1);
       },
       [&](typename S::Operands& operands, int stage, int term) {

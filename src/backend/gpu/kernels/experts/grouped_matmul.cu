@@ -1,7 +1,7 @@
 // Matmuls of the rows of each expert, in plain arithmetic: fp32, fp64, and 16-bit operands that do
 // not suit the matrix units (grouped_matrix.cu). Blocks compute tiles of 64 x 64 from slices of 16
 // terms; a thread has every 16th row and column of a tile.
-#include "backend/gpu/kernels/grouped.cuh"
+#include "backend/gpu/kernels/experts/grouped.cuh"
 
 namespace kintsugi::gpu {
 namespace {
