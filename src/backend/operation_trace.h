@@ -26,6 +26,7 @@ struct TracedOperation {
   double flops = 0;  // a multiply-add is 2; attention counts only the pairs that the mask keeps
   double bytes = 0;  // read and written
   std::int64_t m = 0, n = 0, k = 0, head_dim = 0;
+  std::int64_t groups = 1;  // matmuls of this shape in one operation, as those of experts
   // Collectives only:
   Collective collective = Collective::AllReduce;
   std::string group = {};

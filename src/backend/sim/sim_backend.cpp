@@ -1,5 +1,7 @@
 #include "backend/sim/sim_backend.h"
 
+#include <algorithm>
+
 #include "backend/attention_mask.h"
 #include "backend/retention.h"
 
@@ -255,17 +257,25 @@ void SimBackend::gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor 
 
 // ---- experts
 
-// The cost of the rows that are used: `m` of a matmul.
+// The cost of the rows that are used, evenly divided among the experts: c (rows, n) = a (rows, k) b
+// or, of a gradient, c (k, n) = a^T b.
 void SimBackend::add_grouped(const char* name, const Tensor& c, const Tensor& a, const Tensor& b,
-                             std::int64_t n, std::int64_t k, const ExpertRows& rows, double extra) {
+                             bool gradient, const ExpertRows& rows, double extra) {
   const double used = rows.used * static_cast<double>(rows.rows.elements());
+  const std::int64_t groups = std::max<std::int64_t>(1, rows.offsets.elements() - 1);
+  const auto each =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(used / static_cast<double>(groups)));
   const auto width = [](const Tensor& x) {  // bytes of a row
     return static_cast<double>(x.extent(x.rank() - 1)) * static_cast<double>(size_of(x.dtype()));
   };
   double bytes = bytes_of({rows.rows, rows.offsets}) + extra;
   for (const Tensor& x : {c, a, b})
     bytes += x.rank() == 3 ? static_cast<double>(x.bytes()) : used * width(x);
-  add_matmul(name, a.dtype(), static_cast<std::int64_t>(used), n, k, bytes);
+  const std::int64_t n = gradient ? b.extent(1) : c.extent(1), k = a.extent(1);
+  add_matmul(name, a.dtype(), gradient ? k : each, n, gradient ? each : k, bytes);
+  TracedOperation& operation = trace_->operations.back();
+  operation.groups = groups;
+  operation.flops = 2.0 * used * static_cast<double>(n) * static_cast<double>(k);
 }
 
 void SimBackend::route(Tensor ids, Tensor weights, Tensor logits, Tensor bias,
@@ -289,11 +299,11 @@ void SimBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids, st
 }
 void SimBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
                                 const GroupedOptions&) {
-  add_grouped("grouped_matmul", c, a, b, c.extent(1), a.extent(1), rows, 0);
+  add_grouped("grouped_matmul", c, a, b, false, rows, 0);
 }
 void SimBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
                                          const GroupedOptions& options) {
-  add_grouped("grouped_weight_gradient", dw, a, b, b.extent(1), a.extent(1), rows,
+  add_grouped("grouped_weight_gradient", dw, a, b, true, rows,
               options.accumulate ? bytes_of({dw}) : 0);
 }
 void SimBackend::expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,

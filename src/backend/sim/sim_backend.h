@@ -46,7 +46,7 @@ class SimBackend final : public Backend {
   void add_matmul(const char* name, DType dtype, std::int64_t m, std::int64_t n, std::int64_t k,
                   double bytes);
   void add_grouped(const char* name, const Tensor& c, const Tensor& a, const Tensor& b,
-                   std::int64_t n, std::int64_t k, const ExpertRows& rows, double extra);
+                   bool gradient, const ExpertRows& rows, double extra);
   void chunk_matmuls(const char* name, DType dtype, const RetentionSizes& sizes,
                      std::initializer_list<std::array<std::int64_t, 3>> matmuls);
   void state_sum(const char* name, const Tensor& state, const Tensor& x, const Tensor& y);

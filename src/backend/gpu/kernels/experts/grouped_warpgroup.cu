@@ -1,8 +1,8 @@
 // Matmuls of the rows of each expert, with products of matrices in shared memory: for GPUs whose
 // warpgroups have them. Two warpgroups compute the upper and the lower half of a tile. Slices of 64
 // terms are in a ring: while one is multiplied, the next are copied.
+#include "backend/gpu/kernels/experts/grouped.cuh"
 #include "backend/gpu/kernels/fragments.cuh"
-#include "backend/gpu/kernels/grouped.cuh"
 
 namespace kintsugi::gpu {
 
