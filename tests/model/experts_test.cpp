@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu_backend.h"
+#include "core/file.h"
 #include "model/initialize.h"
 #include "model/metrics.h"
 #include "model/whole_model.h"
 #include "support/errors.h"
+#include "support/paths.h"
 
 namespace kintsugi {
 namespace {
@@ -189,6 +192,48 @@ TEST(Experts, ThatDoNotFitAreRefused) {
             }),
             "experts.size is 8, but the experts of family mixtral have the size ffn_size, 20: "
             "remove it");
+}
+
+// The config.json of a fixture with a key changed; null: without it.
+std::string changed_config(const char* fixture, const char* key, const nlohmann::json& value) {
+  auto json = nlohmann::json::parse(
+      read_text_file(std::filesystem::path(test_data_directory()) / fixture / "config.json"));
+  json[key] = value;
+  if (value.is_null()) json.erase(key);
+  return json.dump();
+}
+
+TEST(Experts, OfConfigJsonAreReadAndWritten) {
+  for (const char* const name : {"mixtral", "olmoe", "qwen3-moe"}) {
+    const ModelConfig config =
+        read_hf_config(std::filesystem::path(test_data_directory()) / name / "config.json");
+    EXPECT_EQ(parse_hf_config(write_hf_config(config, DType::F32), name), config) << name;
+  }
+  const ModelConfig sparse =
+      parse_hf_config(changed_config("qwen3-moe", "decoder_sparse_step", 2), "config.json");
+  EXPECT_EQ(sparse.experts->dense_layers, (std::vector<std::int64_t>{0, 1, 2}))
+      << "0 and 2 by the step, 1 by its name";
+}
+
+TEST(Experts, OfABadConfigJsonAreRefused) {
+  const auto error_of = [](const char* fixture, const char* key, const nlohmann::json& value) {
+    return user_error_of(
+        [&] { parse_hf_config(changed_config(fixture, key, value), "config.json"); });
+  };
+  EXPECT_EQ(error_of("mixtral", "num_experts_per_tok", 5),
+            "config.json: experts.chosen is 5, but there are 4 experts");
+  EXPECT_EQ(error_of("mixtral", "num_local_experts", nullptr),
+            "config.json: key 'num_local_experts' is missing");
+  EXPECT_EQ(error_of("mixtral", "sliding_window", 4096),
+            "config.json: sliding_window is not supported (only null)");
+  EXPECT_EQ(error_of("olmoe", "clip_qkv", 8.0),
+            "config.json: clip_qkv is not supported (only null)");
+  EXPECT_EQ(error_of("qwen3-moe", "mlp_only_layers", "all"),
+            "config.json: mlp_only_layers must be a list of whole numbers, not \"all\"");
+  EXPECT_EQ(error_of("qwen3-moe", "decoder_sparse_step", 0),
+            "config.json: decoder_sparse_step is 0: it must be 1 or more");
+  EXPECT_EQ(error_of("qwen3-moe", "num_experts", -3),
+            "config.json: experts.count is -3: it must be positive");
 }
 
 }  // namespace

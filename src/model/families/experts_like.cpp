@@ -5,7 +5,8 @@ namespace kintsugi {
 void read_experts(const ConfigObject& root, ModelConfig& config, const ExpertNames& names) {
   ExpertsConfig& experts = config.experts.emplace();
   // transformers 5 writes the number as num_local_experts.
-  experts.count = root.integer({names.count, "num_local_experts"});
+  experts.count =
+      root.has(names.count) ? root.integer({names.count}) : root.integer({"num_local_experts"});
   experts.chosen = root.integer({"num_experts_per_tok"});
   experts.size = root.integer({names.size});
 }
