@@ -21,7 +21,7 @@ namespace {
 
 // A size above these limits is a typo, and products of sizes could overflow 64 bits.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMaxExperts = 4096;
+constexpr std::int64_t kMaxExperts = 1024;  // as the order_choices of GPUs
 constexpr double kMaxParameters = 1e16;
 
 void check_size(const char* name, std::int64_t value, std::int64_t limit = kMaxSize) {

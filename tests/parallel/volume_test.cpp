@@ -83,11 +83,13 @@ Training training_of(const std::string& model, int layers, int micro_batches, DT
           .micro = 1};
 }
 
-// The models for which the formulas hold.
+// The models for which the formulas hold: without norms and retention over all heads, and without
+// routers, whose gradients tensor ranks add.
 std::vector<std::string> models() {
   std::vector<std::string> all = tiny_models();
-  std::erase_if(
-      all, [](const std::string& name) { return name.starts_with("olmo") || name == "retnet"; });
+  std::erase_if(all, [](const std::string& name) {
+    return name.starts_with("olmo") || name == "retnet" || tiny_model(name, 1).experts;
+  });
   return all;
 }
 

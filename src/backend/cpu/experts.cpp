@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
 #include "backend/cpu/vector_math.h"
 
@@ -11,6 +12,7 @@ namespace kintsugi {
 namespace {
 
 constexpr std::int64_t kGathered = 512;  // rows that are copied and multiplied at a time
+constexpr std::int64_t kFewRows = 1024;  // no more than so many, as in generation
 
 std::int64_t used_rows(const ExpertRows& rows) {
   return rows.offsets.as<std::int32_t>()[rows.offsets.elements() - 1];
@@ -56,9 +58,32 @@ void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& 
                  rows.offsets.elements() - 1);
   KINTSUGI_CHECK(!options.accumulate && !options.tokens_b, "grouped_matmul {} overwrites",
                  to_string(c.shape()));
-  for_each_block(rows, kGathered, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-    matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
-           b.select(0, expert), {.transpose_b = options.transpose_b});
+  if (rows.rows.elements() > kFewRows)
+    return for_each_block(
+        rows, kGathered, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+          matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
+                 b.select(0, expert), {.transpose_b = options.transpose_b});
+        });
+  // A row's result does not depend on how many rows its expert has: matmuls have the same size.
+  const std::int64_t tile = rows_computed_alike();
+  const auto bytes = [](const Tensor& x) {  // of a row
+    return static_cast<std::size_t>(x.extent(1)) * size_of(x.dtype());
+  };
+  for (std::size_t i = 0; i < 2; ++i)
+    gathered_[i].resize(
+        std::max(gathered_[i].size(), static_cast<std::size_t>(tile) * bytes(i == 0 ? a : c)));
+  const Tensor in(gathered_[0].data(), a.dtype(), {tile, a.extent(1)}),
+      out(gathered_[1].data(), c.dtype(), {tile, c.extent(1)});
+  for_each_block(rows, tile, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    fill(in, 0.0);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int32_t choice = rows.rows.as<std::int32_t>()[first + i];
+      std::memcpy(address(in, i), address(a, options.tokens_a ? choice / rows.choices : first + i),
+                  bytes(a));
+    }
+    matmul(out, in, b.select(0, expert), {.transpose_b = options.transpose_b, .rows_alike = true});
+    for (std::int64_t i = 0; i < count; ++i)
+      std::memcpy(address(c, first + i), address(out, i), bytes(c));
   });
 }
 

@@ -182,11 +182,12 @@ void add_model_upcycle(CLI::App& model) {
   const AddOption add(*app);
   add("directory", arguments->model,
       "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model", kRequired);
-  add("--experts", arguments->options.experts, "Experts of a layer", whole_number(between(1, 4096)),
+  add("--experts", arguments->options.experts, "Experts of a layer", whole_number(between(1, 1024)),
       kShowDefault);
   add("--top-k", arguments->options.chosen, "Experts that a token uses",
-      whole_number(between(1, 4096)), kShowDefault);
-  add("--seed", arguments->options.seed, "Seed of the routers, which are random", kShowDefault);
+      whole_number(between(1, 1024)), kShowDefault);
+  add("--seed", arguments->options.seed, "Seed of the routers, which are random", seed_number(),
+      kShowDefault);
   add("--allow-unused-weights", arguments->allow_unused,
       "Ignore tensors that the configuration of the model does not use");
   add_output_options(*app, arguments->output);
