@@ -162,6 +162,11 @@ struct ExpertRows {
   double used = 1.0;         // the part of the rows that is used if experts are chosen alike
 };
 
+// Rank r has the experts from first + r * stride on, `own` of them.
+struct ExpertOwners {
+  std::int64_t first = 0, own = 1, stride = 1;
+};
+
 struct GroupedOptions {
   bool transpose_b = false;
   // a or b has a row per token, of which row i reads that of rows[i] / choices.

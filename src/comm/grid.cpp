@@ -14,6 +14,10 @@ void check_grid(const Grid& grid, int world_size) {
   if (grid.data() % grid.shard() != 0)
     user_error("layout: shard_group {} does not divide cp {} x dp {}", grid.shard_group, grid.cp,
                grid.dp);
+  if (grid.experts < 1 || grid.data() % grid.copy() != 0 ||
+      grid.copy() % std::min(grid.shard(), grid.experts) != 0)
+    user_error("layout: experts on {} data ranks do not fit cp {} x dp {} in shard groups of {}",
+               grid.experts, grid.cp, grid.dp, grid.shard());
 }
 
 Coordinates coordinates_of(const Grid& grid, int rank) {
@@ -53,6 +57,17 @@ int first_of_shard(const Grid& grid, const Coordinates& coordinates) {
   return data - data % grid.shard();
 }
 
+// The data ranks `first`, `first` + stride, …, `size` of them, one of which is at `coordinates`.
+GroupPosition data_ranks(const Grid& grid, const Coordinates& coordinates, int first, int size,
+                         int stride) {
+  const int data = data_index(grid, coordinates);
+  return {with_data(grid, coordinates, first), (data - first) / stride, size, grid.tp * stride};
+}
+
+GroupPosition alone(const Grid& grid, const Coordinates& coordinates) {
+  return {rank_of(grid, coordinates), 0, 1, 1};
+}
+
 GroupPosition all_ranks(const Grid& grid, const Coordinates& coordinates) {
   return {0, rank_of(grid, coordinates), grid.world(), 1};
 }
@@ -70,10 +85,9 @@ GroupPosition tied_group(const Grid& grid, const Coordinates& coordinates) {
 }
 
 GroupPosition copy_group(const Grid& grid, const Coordinates& coordinates) {
-  const int shard = grid.shard(), first = first_of_shard(grid, coordinates);
-  const int in_shard = data_index(grid, coordinates) - first;
-  return {with_data(grid, {}, first),
-          coordinates.tp + grid.tp * (in_shard + shard * coordinates.pp), grid.tp * grid.pp * shard,
+  const int copy = grid.copy(), data = data_index(grid, coordinates), in_copy = data % copy;
+  return {with_data(grid, {}, data - in_copy),
+          coordinates.tp + grid.tp * (in_copy + copy * coordinates.pp), grid.tp * grid.pp * copy,
           1};
 }
 
@@ -102,17 +116,34 @@ constexpr std::array<GroupSpec, kGroupKinds> kSpecs = {{
     {GroupKind::Tied, "tied", kDevice, tied_group},
     {GroupKind::Shard, "shard", kDevice,
      [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
-       const int first = first_of_shard(grid, coordinates);
-       return {with_data(grid, coordinates, first), data_index(grid, coordinates) - first,
-               grid.shard(), grid.tp};
+       return data_ranks(grid, coordinates, first_of_shard(grid, coordinates), grid.shard(), 1);
      }},
     {GroupKind::Replica, "replica", kDevice,
      [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
-       const int data = data_index(grid, coordinates), shard = grid.shard();
-       return {with_data(grid, coordinates, data % shard), data / shard, grid.data() / shard,
-               grid.tp * shard};
+       const int shard = grid.shard();
+       return data_ranks(grid, coordinates, data_index(grid, coordinates) % shard,
+                         grid.data() / shard, shard);
      }},
     {GroupKind::Copy, "copy", kDevice, copy_group},
+    {GroupKind::Experts, "experts", kDevice,
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       const int data = data_index(grid, coordinates);
+       return data_ranks(grid, coordinates, data - data % grid.experts, grid.experts, 1);
+     }},
+    {GroupKind::ExpertsShard, "experts_shard", kDevice,
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       if (grid.experts == 1 || grid.shard() <= grid.experts) return alone(grid, coordinates);
+       const int place = data_index(grid, coordinates) % grid.experts;
+       return data_ranks(grid, coordinates, first_of_shard(grid, coordinates) + place,
+                         grid.shard() / grid.experts, grid.experts);
+     }},
+    {GroupKind::ExpertsReplica, "experts_replica", kDevice,
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       if (grid.experts == 1) return alone(grid, coordinates);
+       const int copy = grid.copy();
+       return data_ranks(grid, coordinates, data_index(grid, coordinates) % copy,
+                         grid.data() / copy, copy);
+     }},
 }};
 
 constexpr bool in_order() {

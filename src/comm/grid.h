@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -24,13 +25,15 @@ struct Grid {
   int pp = 1;
   int shard_group = 0;  // data ranks (cp x dp) per sharded copy; 0: all data ranks
   int kv_copies = 1;    // adjacent tp ranks that hold the same key and value heads
+  int experts = 1;      // adjacent data ranks that hold different experts
 
   int world() const { return tp * cp * dp * pp; }
   int data() const { return cp * dp; }  // ranks with the same tp and pp
   int shard() const { return shard_group == 0 ? data() : shard_group; }
+  int copy() const { return std::max(shard(), experts); }  // data ranks that hold one copy of all
   bool operator==(const Grid& o) const {
-    return std::tuple(tp, cp, dp, pp, shard(), kv_copies) ==
-           std::tuple(o.tp, o.cp, o.dp, o.pp, o.shard(), o.kv_copies);
+    return std::tuple(tp, cp, dp, pp, shard(), kv_copies, experts) ==
+           std::tuple(o.tp, o.cp, o.dp, o.pp, o.shard(), o.kv_copies, o.experts);
   }
 };
 
@@ -54,9 +57,13 @@ enum class GroupKind : std::uint8_t {
   Tied,     // the first and the last rank of a pp group; groups of one for the others
   Shard,    // shard() adjacent data ranks, over which one copy is sharded
   Replica,  // the ranks with the same shard in all Shard groups
-  Copy,     // tp x pp x shard: the ranks that together hold one copy of the model
+  Copy,     // tp x pp x copy(): the ranks that together hold one copy of the model
+  // Only if experts are spread over data ranks; otherwise groups of one:
+  Experts,         // adjacent data ranks that together hold the experts of a layer
+  ExpertsShard,    // the ranks of a Shard group that hold the same experts
+  ExpertsReplica,  // the ranks with the same place in all Copy groups
 };
-inline constexpr std::size_t kGroupKinds = 11;
+inline constexpr std::size_t kGroupKinds = 14;
 
 // The group of a kind that a rank belongs to.
 struct GroupPosition {
@@ -76,8 +83,8 @@ const std::array<GroupSpec, kGroupKinds>& group_specs();  // by kind
 const char* to_string(GroupKind kind);
 GroupKind parse_group_kind(std::string_view name);  // throws Failure for an unknown name
 
-// Throws UserError unless the extents are positive, their product is world_size, and shard_group
-// divides cp x dp.
+// Throws UserError unless the extents are positive, their product is world_size, shard_group and
+// experts divide cp x dp, and one of them the other.
 void check_grid(const Grid& grid, int world_size);
 
 Coordinates coordinates_of(const Grid& grid, int rank);

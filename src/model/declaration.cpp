@@ -17,6 +17,16 @@ Recompute parse_recompute(std::string_view text) {
   user_error("'{}' is not a recompute mode: none, selective or full", text);
 }
 
+std::string_view to_string(Dispatch dispatch) {
+  return enum_name(dispatch, {"all-gather", "all-to-all"});
+}
+
+Dispatch parse_dispatch(std::string_view text) {
+  for (const Dispatch way : {Dispatch::AllGather, Dispatch::AllToAll})
+    if (text == to_string(way)) return way;
+  user_error("'{}' is not a way to dispatch tokens: all-gather or all-to-all", text);
+}
+
 Shape TensorSpec::shape(const BatchSize& size) const {
   if (per == Per::Whole) return {width};
   const std::int64_t rows = per == Per::Row        ? size.rows()
@@ -40,15 +50,19 @@ int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inp
 int Declaration::stack(const std::vector<std::string>& names, std::int64_t outputs,
                        std::int64_t inputs, double used, const Options& o) {
   const bool whole = o.shard.along == Shard::Along::Matrices;
-  const int count = static_cast<int>(names.size());
-  KINTSUGI_CHECK(!whole || count % ranks_.tensor == 0, "{} matrices on {} ranks", count,
-                 ranks_.tensor);
+  const int parts = whole ? ranks_.experts : 1, all = static_cast<int>(names.size()),
+            count = all / parts, before = whole ? count * ranks_.experts_rank : 0;
+  KINTSUGI_CHECK(!whole || all % (parts * ranks_.tensor) == 0, "{} matrices on {} x {} ranks", all,
+                 parts, ranks_.tensor);
   Options one = o;
+  if (parts > 1) one.data = {GroupKind::ExpertsShard, GroupKind::ExpertsReplica};
+  // What other data ranks compute of this one's tokens counts here.
+  flops_.linear += 2.0 * used * static_cast<double>((all - count) * outputs * inputs);
   int first = -1;
   for (int i = 0; i < count; ++i) {
     const int owner = i / std::max(1, count / ranks_.tensor);
     one.packed = i > 0;
-    const int id = add({.name = names[static_cast<std::size_t>(i)],
+    const int id = add({.name = names[static_cast<std::size_t>(before + i)],
                         .global = {outputs, inputs},
                         .shard = {.dimension = o.shard.along == Shard::Along::Inputs ? 1 : 0,
                                   .owner = whole && ranks_.tensor > 1 ? owner : -1},

@@ -104,12 +104,20 @@ struct LayerFlops {
   double mixing_full = 0;    // the full square
 };
 
+// How tokens come to experts on other data ranks: all of them, or those that chose one of a rank.
+enum class Dispatch : std::uint8_t { AllGather, AllToAll };
+std::string_view to_string(Dispatch dispatch);
+Dispatch parse_dispatch(std::string_view text);
+
 // The ranks that compute a layer together, and the tensor rank whose shard is declared.
 struct LayerRanks {
   int tensor = 1;
   int tensor_rank = 0;
   bool sequence_parallel = false;
   int context = 1;
+  int experts = 1;  // data ranks that hold different experts, of which this is one
+  int experts_rank = 0;
+  Dispatch dispatch = Dispatch::AllGather;
   bool splits_rows() const { return sequence_parallel && tensor > 1; }
 };
 
@@ -148,7 +156,8 @@ class Declaration {
   int matrix(std::string name, std::int64_t outputs, std::int64_t inputs, const Options& options);
   // Matrices (outputs, inputs) that are stored one after the other, as experts: a stack (count,
   // outputs, inputs) in memory. A token uses the part `used` of them. Along::Matrices: each rank
-  // has as many, in order. Returns this rank's first.
+  // has as many, in order, first the tensor ranks of the first of the ranks with experts: those of
+  // other data ranks are not declared. Returns this rank's first.
   int stack(const std::vector<std::string>& names, std::int64_t outputs, std::int64_t inputs,
             double used, const Options& options);
   int vector(std::string name, std::int64_t extent, const Options& options);

@@ -46,7 +46,11 @@ ParameterSet::ParameterSet(const ModelConfig& config, const ModelShard& shard,
 }
 
 void ParameterSet::collect(const ModelSpec& model, const ModelShard& shard) {
-  const LayerRanks ranks{shard.tp, shard.tp_rank, shard.sequence_parallel};
+  const LayerRanks ranks{.tensor = shard.tp,
+                         .tensor_rank = shard.tp_rank,
+                         .sequence_parallel = shard.sequence_parallel,
+                         .experts = shard.experts,
+                         .experts_rank = shard.experts_rank};
   const auto add = [&](auto&& layer, int bucket) {
     Declaration declared(ranks);
     layer.declare(declared);

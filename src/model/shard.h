@@ -15,7 +15,10 @@ struct ModelShard {
   int tp = 1;
   int tp_rank = 0;
   bool sequence_parallel = false;  // the tp ranks also shard the rows of the residual stream
-  std::vector<int> layers = {};    // ascending
+  // The experts of a layer are on so many data ranks, each with tp tensor ranks.
+  int experts = 1;
+  int experts_rank = 0;
+  std::vector<int> layers = {};  // ascending
   bool embedding = true;
   bool head = true;
 };

@@ -67,12 +67,14 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
                            const StageOptions& options)
     : layers_(std::move(layers)),
       options_(options),
+      dispatch_(groups.dispatch),
       size_(largest_micro_batch(options, groups)),
       context_{.backend = &backend,
                .store = &store,
                .tensor = TensorGroup(*groups.tensor, groups.sequence_parallel)} {
   const DType dtype = store.dtype();
   if (groups.context->size() > 1) context_.context = groups.context;
+  if (groups.experts != nullptr && groups.experts->size() > 1) context_.experts = groups.experts;
   std::vector<Declaration> blocks;  // one of each kind
   for (const int layer : layers_.first) blocks.push_back(declaration(layer));
   context_.tables = allocate_position_tables(arena, blocks, dtype,

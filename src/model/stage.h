@@ -75,7 +75,9 @@ class InputOffload {
 struct ModelGroups {
   Communicator* tensor = nullptr;
   Communicator* context = nullptr;  // context parallelism: each rank has part of every sequence
+  Communicator* experts = nullptr;  // data ranks with other experts; none: all are here
   bool sequence_parallel = false;
+  Dispatch dispatch = Dispatch::AllGather;
 };
 
 // The largest micro-batch of a rank, and what it keeps for the backward.
@@ -127,8 +129,13 @@ class StageScratch {
                                                                       : Recompute::None;
   }
   LayerRanks layer_ranks() const {
-    return {context_.tensor.size(), context_.tensor.rank(), context_.tensor.splits_rows(),
-            context_.context == nullptr ? 1 : context_.context->size()};
+    return {.tensor = context_.tensor.size(),
+            .tensor_rank = context_.tensor.rank(),
+            .sequence_parallel = context_.tensor.splits_rows(),
+            .context = context_.context == nullptr ? 1 : context_.context->size(),
+            .experts = context_.experts == nullptr ? 1 : context_.experts->size(),
+            .experts_rank = context_.experts == nullptr ? 0 : context_.experts->rank(),
+            .dispatch = dispatch_};
   }
   Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
   // (tokens), the losses of the most likely tokens, in the memory of a gradient that only a
@@ -148,6 +155,7 @@ class StageScratch {
 
   ModelLayers layers_;
   StageOptions options_;
+  Dispatch dispatch_;
   BatchSize size_;
   std::optional<RingAttention> ring_;
   LayerContext context_;

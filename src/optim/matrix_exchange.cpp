@@ -64,10 +64,11 @@ MatrixShape matrix_shape(const Parameter& parameter) {
 }
 
 std::vector<MatrixRound> plan_matrices(const ParameterSet& set, const UpdateRules& rules,
-                                       const MatrixRule& rule, int owners, std::int64_t most) {
+                                       const MatrixRule& rule, const DataGroups& data, int owners,
+                                       std::int64_t most) {
   std::vector<int> parameters;
   for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i)
-    if (set[i].trained && &rules(set[i]) == &rule) parameters.push_back(i);
+    if (set[i].trained && set[i].data == data && &rules(set[i]) == &rule) parameters.push_back(i);
   const auto owned = assign(set, rule, parameters, owners);
   std::vector<MatrixRound> rounds;
   for (std::size_t owner = 0; owner < owned.size(); ++owner) {
@@ -90,15 +91,15 @@ struct Position {
 class Planner {
  public:
   Planner(const Sharding& sharding, const OptimizerState& state, const UpdateRules& rules,
-          const MatrixRule& rule, const MatrixLimits& limits)
+          const MatrixRule& rule, const DataGroups& data, const MatrixLimits& limits)
       : sharding_(sharding), state_(state), set_(sharding.set()), rule_(rule), limits_(limits) {
     const Groups& groups = sharding.groups();
     const auto rank = [&](GroupKind kind) { return groups[kind].rank(); };
     const auto size = [&](GroupKind kind) { return groups[kind].size(); };
-    own_ = {rank(GroupKind::Replica), rank(GroupKind::Shard), rank(GroupKind::Tp)};
-    sizes_ = {size(GroupKind::Replica), size(GroupKind::Shard), size(GroupKind::Tp)};
-    rounds_ =
-        plan_matrices(set_, rules, rule, sizes_.replica * sizes_.shard * sizes_.tp, limits.batch);
+    own_ = {rank(data.replica), rank(data.shard), rank(GroupKind::Tp)};
+    sizes_ = {size(data.replica), size(data.shard), size(GroupKind::Tp)};
+    rounds_ = plan_matrices(set_, rules, rule, data, sizes_.replica * sizes_.shard * sizes_.tp,
+                            limits.batch);
   }
 
   std::vector<MatrixExchange> exchanges() {
@@ -151,8 +152,6 @@ class Planner {
              one.range.begin <= range.begin && range.end <= one.range.end;
     });
     KINTSUGI_CHECK(segment != segments.end(), "{} has no state", parameter.name);
-    KINTSUGI_CHECK(parameter.data == DataGroups{}, "{} of {} has data groups of its own",
-                   rule_.name(), parameter.name);
     const std::int64_t from = range.begin - segment->range.begin;
     const std::int64_t owned = sharding_.owned(parameter.bucket).begin;
     MatrixPiece piece{
@@ -335,8 +334,8 @@ class Planner {
 
 std::vector<MatrixExchange> plan_exchanges(const Sharding& sharding, const OptimizerState& state,
                                            const UpdateRules& rules, const MatrixRule& rule,
-                                           const MatrixLimits& limits) {
-  return Planner(sharding, state, rules, rule, limits).exchanges();
+                                           const DataGroups& data, const MatrixLimits& limits) {
+  return Planner(sharding, state, rules, rule, data, limits).exchanges();
 }
 
 }  // namespace kintsugi

@@ -23,11 +23,12 @@ struct MatrixShape {
 };
 MatrixShape matrix_shape(const Parameter& parameter);
 
-// Gives each parameter of the rule to one of `owners` ranks, so that the most loaded one has as few
+// Gives each parameter of the rule with these data groups to one of `owners` ranks, so that the most loaded one has as few
 // FLOPs as possible (largest first, to the least loaded). A batch has at most `most` elements, or
 // one parameter.
 std::vector<MatrixRound> plan_matrices(const ParameterSet& set, const UpdateRules& rules,
-                                       const MatrixRule& rule, int owners, std::int64_t most);
+                                       const MatrixRule& rule, const DataGroups& data, int owners,
+                                       std::int64_t most);
 
 // Elements that a rank owns of a parameter, and where their direction is in a buffer.
 struct MatrixPiece {
@@ -86,6 +87,6 @@ struct MatrixLimits {
 // The rounds of an update on this rank.
 std::vector<MatrixExchange> plan_exchanges(const Sharding& sharding, const OptimizerState& state,
                                            const UpdateRules& rules, const MatrixRule& rule,
-                                           const MatrixLimits& limits);
+                                           const DataGroups& data, const MatrixLimits& limits);
 
 }  // namespace kintsugi

@@ -58,18 +58,20 @@ bool is_identity(const std::vector<MatrixExchange::Move>& moves) {
 
 MatrixUpdates::MatrixUpdates(Backend& backend, Arena& arena, const Sharding& sharding,
                              const OptimizerState& state, const UpdateRules& rules,
-                             const MatrixRule& rule, const StateOffload& offload)
+                             const MatrixRule& rule, const DataGroups& data,
+                             const StateOffload& offload)
     : backend_(&backend),
       groups_(&sharding.groups()),
       rule_(&rule),
+      data_(data),
       dtype_(rule.exchanged(sharding.store().dtype())),
       offload_(offload) {
   const bool stages = offload.on || offload.gradients;
-  rounds_ = plan_exchanges(
-      sharding, state, rules, rule,
-      {.batch = kBatchElements,
-       .block = (*groups_)[GroupKind::Replica].size() == 1 ? kUnlimited : kSentElements,
-       .piece = stages ? offload.block_elements : kUnlimited});
+  rounds_ =
+      plan_exchanges(sharding, state, rules, rule, data,
+                     {.batch = kBatchElements,
+                      .block = (*groups_)[data_.replica].size() == 1 ? kUnlimited : kSentElements,
+                      .piece = stages ? offload.block_elements : kUnlimited});
   allocate(arena, state, offload);
 }
 
@@ -90,7 +92,7 @@ void MatrixUpdates::allocate(Arena& arena, const OptimizerState& state,
   for (Tensor& buffer : buffers_) buffer = take(dtype_, elements);
   for (Tensor& square : squares_) square = take(dtype_, squares);
   squared_norms_ = take(accumulator_of(dtype_), matrices);
-  if ((*groups_)[GroupKind::Replica].size() > 1) received_ = take(dtype_, received);
+  if ((*groups_)[data_.replica].size() > 1) received_ = take(dtype_, received);
   if (offload.on || offload.gradients) allocate_staging(arena, state, offload);
 }
 
@@ -222,7 +224,7 @@ void MatrixUpdates::move(const std::vector<MatrixExchange::Move>& moves) {
 }
 
 void MatrixUpdates::send_to_owners(const MatrixExchange& round) {
-  exchange(GroupKind::Shard, round.to_owners);
+  exchange(data_.shard, round.to_owners);
   move(round.join);
   exchange(GroupKind::Tp, round.to_owner);
 }
@@ -255,7 +257,7 @@ void MatrixUpdates::transform(const MatrixExchange& round) {
 void MatrixUpdates::return_to_holders(const MatrixExchange& round) {
   exchange(GroupKind::Tp, round.from_owner);
   move(round.split);
-  exchange(GroupKind::Shard, round.from_owners);
+  exchange(data_.shard, round.from_owners);
 }
 
 void MatrixUpdates::apply(const std::vector<MatrixPiece>& pieces, Tensor directions) {
@@ -268,7 +270,7 @@ void MatrixUpdates::apply(const std::vector<MatrixPiece>& pieces, Tensor directi
 }
 
 void MatrixUpdates::apply_updates(const MatrixExchange& round) {
-  Communicator& replicas = (*groups_)[GroupKind::Replica];
+  Communicator& replicas = (*groups_)[data_.replica];
   for (const MatrixExchange::Results& block : round.results) {
     const Tensor results = block.replica == replicas.rank() ? in().rows(block.first, block.count)
                                                             : received_.rows(0, block.count);

@@ -21,7 +21,7 @@ class MatrixUpdates {
  public:
   MatrixUpdates(Backend& backend, Arena& arena, const Sharding& sharding,
                 const OptimizerState& state, const UpdateRules& rules, const MatrixRule& rule,
-                const StateOffload& offload);
+                const DataGroups& data, const StateOffload& offload);
 
   // Uses the gradients that this rank owns. Operations queued later see the new weights.
   void run(const UpdateStep& step);
@@ -64,6 +64,7 @@ class MatrixUpdates {
   Backend* backend_;
   const Groups* groups_;
   const MatrixRule* rule_;
+  DataGroups data_;  // of the parameters
   DType dtype_;  // of directions
   StateOffload offload_;
   std::vector<MatrixExchange> rounds_;

@@ -16,6 +16,23 @@ namespace {
 constexpr std::array<UpdateLocation, 4> kTrial = {UpdateLocation::Device, UpdateLocation::Host,
                                                   UpdateLocation::Device, UpdateLocation::Host};
 
+// Whether the squares of the parameters with these data groups, summed over their shard group
+// unless it is the default one, are added by this rank: of the ranks of a copy of the model that
+// have the same ones, the first does.
+bool adds_to_norm(const Groups& groups, const DataGroups& data) {
+  const Grid& grid = groups.grid;
+  const int place = (groups.coordinates.cp + grid.cp * groups.coordinates.dp) % grid.copy();
+  if (data == DataGroups{}) return place < grid.shard();
+  return place < (data.shard == GroupKind::ExpertsShard ? grid.experts : 1);
+}
+
+bool has_parameters(const ParameterSet& set, const UpdateRules& rules, const UpdateRule& rule,
+                    const DataGroups& data) {
+  return std::ranges::any_of(set.parameters(), [&](const Parameter& parameter) {
+    return parameter.trained && parameter.data == data && &rules(parameter) == &rule;
+  });
+}
+
 }  // namespace
 
 std::string_view to_string(UpdateLocation location) {
@@ -42,14 +59,18 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
     const DataGroups& data = sharding.data_groups()[i];
     const bool is_default = data == DataGroups{};
     norms_.push_back(
-        {is_default ? nullptr : &sharding.groups()[data.shard],
-         is_default ? squared_norm_ : arena.allocate(Region::Optimizer, "scalars", wide, {1}),
-         offload.gradients ? std::vector<Tensor>() : sharding.counted_gradients(i)});
+        {.shard = is_default ? nullptr : &sharding.groups()[data.shard],
+         .squares =
+             is_default ? squared_norm_ : arena.allocate(Region::Optimizer, "scalars", wide, {1}),
+         .gradients = offload.gradients ? std::vector<Tensor>() : sharding.counted_gradients(i),
+         .adds = adds_to_norm(sharding.groups(), data)});
   }
   for (const UpdateRule* const rule : rules_of(sharding.set(), rules_))
     if (const auto* matrix = dynamic_cast<const MatrixRule*>(rule))
-      matrices_.push_back(std::make_unique<MatrixUpdates>(backend, arena, sharding, state_, rules_,
-                                                          *matrix, offload));
+      for (const DataGroups& data : sharding.data_groups())
+        if (has_parameters(sharding.set(), rules_, *matrix, data))
+          matrices_.push_back(std::make_unique<MatrixUpdates>(backend, arena, sharding, state_,
+                                                              rules_, *matrix, data, offload));
   const std::int64_t most =
       in_blocks ? std::min(state_.elements(), offload.block_elements) : state_.elements();
   blocks_ = plan_updates(sharding, state_, most);
@@ -149,17 +170,18 @@ void Optimizer::sum_squares() {
   GradientOffload* const offload = sharding_->offload();
   backend_->fill(squared_norm_, 0.0);
   for (std::size_t i = 0; i < norms_.size(); ++i) {
-    const auto& [shard, squares, gradients] = norms_[i];
+    const auto& [shard, squares, gradients, adds] = norms_[i];
+    const bool counts = adds || shard != nullptr;
     if (shard != nullptr) backend_->fill(squares, 0.0);
-    for (const Tensor& gradient : gradients) backend_->squared_norm(squares, gradient);
+    if (counts)
+      for (const Tensor& gradient : gradients) backend_->squared_norm(squares, gradient);
     if (offload != nullptr) {
-      backend_->add(squares, offload->squared_norm(i));
+      if (counts) backend_->add(squares, offload->squared_norm(i));
       backend_->fill(offload->squared_norm(i), 0.0);
     }
     if (shard == nullptr) continue;
     if (shard->size() > 1) shard->wait(shard->all_reduce(squares));
-    // Only rank 0 of the default shard group adds it to the norm of the whole model.
-    if (groups[GroupKind::Shard].rank() == 0) backend_->add(squared_norm_, squares);
+    if (adds) backend_->add(squared_norm_, squares);
   }
   Communicator& copy = groups[GroupKind::Copy];
   if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));

@@ -62,12 +62,13 @@ class Optimizer {
   OptimizerState state_;
   std::vector<UpdateBlock> blocks_;
   std::vector<std::size_t> blocks_until_;  // by bucket: number of blocks up to its end
-  // The squared norm of the parameters with the same data groups. Those with the default groups are
-  // added to squared_norm_ directly; others are first summed over their shard group.
+  // The squared norm of the parameters with the same data groups. All but those with the default
+  // groups are first summed over their shard group.
   struct Norm {
     Communicator* shard;            // null: the default groups
     Tensor squares;                 // (1)
     std::vector<Tensor> gradients;  // that count: Sharding::counted_gradients()
+    bool adds;                      // to the norm of the whole model
   };
   std::vector<Norm> norms_;
   Tensor squared_norm_, scale_;                           // (1)

@@ -94,19 +94,6 @@ std::vector<StageLayers> stage_layers(const std::vector<int>& split, int stages,
   return ranges;
 }
 
-ModelShard model_shard(const std::vector<StageLayers>& ranges, int tp, int tp_rank,
-                       bool sequence_parallel) {
-  ModelShard shard{.tp = tp,
-                   .tp_rank = tp_rank,
-                   .sequence_parallel = sequence_parallel,
-                   .embedding = ranges.front().embedding,
-                   .head = ranges.back().head};
-  for (const StageLayers& range : ranges)
-    for (int layer = range.first_layer; layer < range.last_layer; ++layer)
-      shard.layers.push_back(layer);
-  return shard;
-}
-
 namespace {
 
 std::vector<std::int64_t> divisors(std::int64_t n) {
@@ -235,6 +222,32 @@ void check_pipeline(const Layout& l, const Workload& work) {
   }
 }
 
+void check_experts(const Layout& l, const ModelConfig& model) {
+  if (l.dispatch != Dispatch::AllGather && l.expert_ranks() == 1)
+    user_error(
+        "layout.dispatch is {}, but all experts are on the {} tensor ranks of a token: raise "
+        "layout.ep or remove it",
+        to_string(l.dispatch), l.tp);
+  if (l.ep == 0) return;
+  if (!model.experts) user_error("layout.ep is {}, but the model has no experts: remove it", l.ep);
+  const std::int64_t count = model.experts->count, most = std::int64_t{l.tp} * l.cp * l.dp;
+  if (count % l.ep != 0)
+    user_error("layout.ep is {}, which does not divide the model's {} experts: use {}", l.ep, count,
+               nearest_divisors(count, std::min<std::int64_t>(l.ep, count)));
+  if (l.ep % l.tp != 0 || most % l.ep != 0)
+    user_error(
+        "layout.ep is {}, but experts are on tp {} ranks times a divisor of {} data ranks{}: use "
+        "{}",
+        l.ep, l.tp, l.cp * l.dp, l.cp > 1 ? " (cp × dp)" : "",
+        nearest_divisors(l.cp * l.dp, std::clamp(l.ep / l.tp, 1, l.cp * l.dp), l.tp));
+  const int shard = l.zero == 0 ? 1 : l.shard_group == 0 ? l.cp * l.dp : l.shard_group;
+  if (shard % l.expert_ranks() != 0 && l.expert_ranks() % shard != 0)
+    user_error(
+        "layout.ep {} spreads experts over {} data ranks, but layout.shard_group is {}: one must "
+        "divide the other",
+        l.ep, l.expert_ranks(), shard);
+}
+
 void check_shards(const Layout& l) {
   const int shard = l.shard_group, data = l.dp * l.cp;
   if (shard > 0 && l.zero == 0)
@@ -257,6 +270,8 @@ std::string to_string(const Layout& l) {
   if (!l.split.empty()) text += fmt::format(" split{}", fmt::join(l.split, ","));
   text += fmt::format(" zero{}", l.zero);
   if (l.shard_group > 0) text += fmt::format("/{}", l.shard_group);
+  if (l.ep > 0) text += fmt::format(" ep{}", l.ep);
+  if (l.dispatch != Dispatch::AllGather) text += fmt::format(" {}", to_string(l.dispatch));
   if (l.sequence_parallel) text += " sp";
   if (l.recompute != Recompute::None) {
     text += fmt::format(" recompute-{}", to_string(l.recompute));
@@ -289,6 +304,7 @@ Layout fit_layout(Layout l, const Workload& work, int ranks) {
   check_tensor(l, work);
   check_pipeline(l, work);
   check_shards(l);
+  check_experts(l, work.model);
   return l;
 }
 
@@ -298,7 +314,23 @@ Grid grid_of(const Layout& l, const ModelConfig& model) {
           .dp = l.dp,
           .pp = l.pp,
           .shard_group = l.zero == 0 ? 1 : l.shard_group,  // with ZeRO 0 every rank has all of it
-          .kv_copies = kv_copies(model.kv_heads, l.tp)};
+          .kv_copies = kv_copies(model.kv_heads, l.tp),
+          .experts = l.expert_ranks()};
+}
+
+ModelShard model_shard(const std::vector<StageLayers>& ranges, const Layout& l,
+                       const Coordinates& coordinates) {
+  ModelShard shard{.tp = l.tp,
+                   .tp_rank = coordinates.tp,
+                   .sequence_parallel = l.sequence_parallel,
+                   .experts = l.expert_ranks(),
+                   .experts_rank = (coordinates.cp + l.cp * coordinates.dp) % l.expert_ranks(),
+                   .embedding = ranges.front().embedding,
+                   .head = ranges.back().head};
+  for (const StageLayers& range : ranges)
+    for (int layer = range.first_layer; layer < range.last_layer; ++layer)
+      shard.layers.push_back(layer);
+  return shard;
 }
 
 std::int64_t micro_batches_per_step(const Layout& l, std::int64_t batch) {

@@ -27,9 +27,6 @@ std::vector<int> parse_split(const std::string& text);
 
 // The layers of each chunk of one pipeline rank.
 std::vector<StageLayers> stage_layers(const std::vector<int>& split, int stages, int rank);
-// The shard of the model that a rank with these chunks holds.
-ModelShard model_shard(const std::vector<StageLayers>& ranges, int tp, int tp_rank,
-                       bool sequence_parallel);
 
 // How a run is distributed over its ranks. The configuration reads a Layout, the planner searches
 // for one, and the engine is built from one.
@@ -42,11 +39,14 @@ struct Layout {
   std::int64_t micro_batch = 1;  // sequences per forward on one rank
   int zero = 0;
   int shard_group = 0;  // data ranks that hold one sharded copy; 0: all
+  int ep = 0;           // ranks that hold the experts of a layer: tp × some data ranks; 0: tp
+  Dispatch dispatch = Dispatch::AllGather;
   bool sequence_parallel = false;
   Recompute recompute = Recompute::None;
   int recompute_every = 1;  // recompute layers 0, n, 2n, …
 
   int ranks() const { return tp * cp * pp * dp; }
+  int expert_ranks() const { return ep == 0 ? 1 : ep / tp; }  // data ranks with different experts
   bool operator==(const Layout&) const = default;
 };
 std::string to_string(const Layout& layout);  // "tp4 pp16 dp2 micro1 zero1 …"
@@ -69,7 +69,10 @@ Layout fit_layout(Layout layout, const Workload& work, int ranks);
 // key-value heads and vocabulary. `name` is what the message calls tp.
 void check_tensor_ranks(const ModelConfig& model, std::int64_t tp, const std::string& name);
 
-// These two take a layout that fit_layout has accepted.
+// These take a layout that fit_layout has accepted.
+// The shard of the model that a rank with these chunks holds.
+ModelShard model_shard(const std::vector<StageLayers>& ranges, const Layout& layout,
+                       const Coordinates& coordinates);
 Grid grid_of(const Layout& layout, const ModelConfig& model);
 std::int64_t micro_batches_per_step(const Layout& layout, std::int64_t batch);
 

@@ -72,10 +72,7 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
       chunks_(stage_layers(checked_split(options.model, options.layout.pp * options.layout.chunks,
                                          options.layout.split),
                            options.layout.pp, groups.coordinates.pp)),
-      set_(options.model,
-           model_shard(chunks_, options.layout.tp, groups.coordinates.tp,
-                       options.layout.sequence_parallel),
-           data),
+      set_(options.model, model_shard(chunks_, options.layout, groups.coordinates), data),
       sharding_(backend, arena_, set_, groups,
                 {.zero = options.layout.zero,
                  .precision = options.precision,
@@ -88,7 +85,11 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                  .unrounded_fp8_weights = !options.offload.on && !options.offload.gradients}),
       copies_(backend, arena_, sharding_, groups),
       scratch_(backend, arena_, sharding_.store(), options.model,
-               {&groups[GroupKind::Tp], &groups[GroupKind::Cp], options.layout.sequence_parallel},
+               {.tensor = &groups[GroupKind::Tp],
+                .context = &groups[GroupKind::Cp],
+                .experts = &groups[GroupKind::Experts],
+                .sequence_parallel = options.layout.sequence_parallel,
+                .dispatch = options.layout.dispatch},
                stage_options(options)),
       pipeline_(backend, arena_, scratch_, chunks_, pipeline_shape(options), groups[GroupKind::Pp],
                 &sharding_),
@@ -237,8 +238,8 @@ void Engine::sum_over_ranks(std::span<double> values) {
 bool Engine::is_repeatable(const MicroBatch& micro) const {
   const Grid& grid = groups_->grid;
   return micro.dropout == 0 && !micro.fp8_statistics && options_.model.lora.dropout == 0 &&
-         grid.tp == 1 && grid.cp == 1 && grid.pp == 1 && !options_.offload_inputs &&
-         !(micro.first && optimizer_.updates_late()) &&
+         grid.tp == 1 && grid.cp == 1 && grid.pp == 1 && grid.experts == 1 &&
+         !options_.offload_inputs && !(micro.first && optimizer_.updates_late()) &&
          sharding_.has_no_transfers(micro.first, micro.last);
 }
 
@@ -309,7 +310,10 @@ void Engine::sum_losses_on_device() {
   backend_->fill(loss_total_, 0.0);
   if (counts_sums()) backend_->add(loss_total_, loss_sums_.rows(0, 1));
   // The ranks of one copy of the model, then the copies.
-  for (const GroupKind kind : {GroupKind::Copy, GroupKind::Replica})
+  const Grid& grid = groups_->grid;
+  const GroupKind copies =
+      grid.copy() > grid.shard() ? GroupKind::ExpertsReplica : GroupKind::Replica;
+  for (const GroupKind kind : {GroupKind::Copy, copies})
     if (Communicator& group = (*groups_)[kind]; group.size() > 1)
       group.wait(group.all_reduce(loss_total_));
 }

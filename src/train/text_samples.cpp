@@ -41,7 +41,7 @@ std::string SamplePrompts::text(std::size_t prompt, std::span<const std::int32_t
 namespace {
 
 // The next token of each text. Micro-batches are dealt to the data ranks in turn, as in a
-// validation: all of them compute the same number, a rank without rows one without targets.
+// validation: all of them compute as many of the same size, perhaps rows without targets.
 class NextTokens {
  public:
   explicit NextTokens(Engine& engine) : engine_(engine), lengths_(row_lengths(engine)) {}
@@ -56,20 +56,20 @@ class NextTokens {
     const Groups& groups = engine_.groups();
     const std::int64_t micro = engine_.micro_sequences(length), round = micro * groups.grid.dp;
     for (std::int64_t first = 0; first < std::ssize(texts); first += round)
-      compute(texts, first + micro * groups.coordinates.dp, micro, length);
+      compute(texts, first + micro * groups.coordinates.dp,
+              std::min(micro, std::ssize(texts) - first), length);
     return reduced();
   }
 
  private:
-  // Up to `count` texts from `first` on.
-  void compute(const std::vector<const TokenIds*>& texts, std::int64_t first, std::int64_t count,
+  // Up to `rows` texts from `first` on.
+  void compute(const std::vector<const TokenIds*>& texts, std::int64_t first, std::int64_t rows,
                std::int64_t length) {
-    count = std::clamp<std::int64_t>(std::ssize(texts) - first, 0, count);
-    SampleBatch batch(std::max<std::int64_t>(count, 1),
-                      {.length = length, .document_mask = engine_.options().documents});
+    const std::int64_t count = std::clamp<std::int64_t>(std::ssize(texts) - first, 0, rows);
+    SampleBatch batch(rows, {.length = length, .document_mask = engine_.options().documents});
     std::ranges::fill(batch.ids, 0);
     std::ranges::fill(batch.targets, -1);
-    for (std::int64_t i = 0; i < std::max<std::int64_t>(count, 1); ++i) {
+    for (std::int64_t i = 0; i < rows; ++i) {
       const SampleRow row = batch.row(i);
       std::iota(row.positions.begin(), row.positions.end(), 0);
       std::ranges::fill(row.document_start, 0);

@@ -127,8 +127,8 @@ std::vector<std::size_t> row_lengths(const Engine& engine) {
   return lengths;
 }
 
-// Micro-batches are dealt to the data ranks in turn, as in a validation: all of them compute the
-// same number, a rank without rows one row without targets.
+// Micro-batches are dealt to the data ranks in turn, as in a validation: all of them compute as
+// many of the same size, a rank with fewer rows some without targets.
 void TrainingModel::add_rows(const ScoringRows& rows, Sums& sums, const ScoringProgress& progress) {
   const Groups& groups = engine_->groups();
   const auto length = static_cast<std::int64_t>(rows.length());
@@ -137,8 +137,8 @@ void TrainingModel::add_rows(const ScoringRows& rows, Sums& sums, const ScoringP
   for (std::int64_t first = 0; first < rows.size(); first += round) {
     const std::int64_t own = first + micro * groups.coordinates.dp;
     const std::int64_t count = std::clamp<std::int64_t>(rows.size() - own, 0, micro);
-    batch.resize(std::max<std::int64_t>(count, 1));
-    if (count == 0) std::ranges::fill(batch.targets, -1);
+    batch.resize(std::min(rows.size() - first, micro));
+    std::ranges::fill(batch.targets, -1);
     for (std::int64_t i = 0; i < count; ++i) rows.fill(own + i, batch.row(i));
     engine_->score({.ids = batch.ids,
                     .targets = batch.targets,

@@ -419,6 +419,45 @@ TEST_P(CombineTest, AddsTheRowsOfAToken) {
       check(s.tokens, s.width, s.k, kind);
 }
 
+// Rows without a token are left alone.
+TEST_P(CombineTest, GathersTheRowsOfTokens) {
+  struct Size {
+    std::int64_t tokens, width, choices, used, room;
+  };
+  for (const Size& s : {Size{3, 1, 1, 2, 1}, Size{5, 7, 2, 9, 0}, Size{40, 64, 4, 33, 30},
+                        Size{9, 1001, 3, 20, 7}, Size{6, 2048, 8, 40, 0}, Size{4, 8, 2, 0, 5}}) {
+    const Values x = activations(s.tokens * s.width);
+    Ids rows;
+    Values expected;
+    for (std::int64_t i = 0; i < s.used; ++i) {
+      rows.push_back(static_cast<std::int32_t>((i * 7 + 3) % (s.tokens * s.choices)));
+      const auto from = x.begin() + rows.back() / s.choices * s.width;
+      expected.insert(expected.end(), from, from + s.width);
+    }
+    rows.resize(static_cast<std::size_t>(s.used + s.room), -1);
+    const Tensor y = buffer(type(), {s.used + s.room, s.width});
+    allow(y.rows(0, s.used));
+    backend().gather_rows(
+        y, in(x, type(), {s.tokens, s.width}),
+        {.rows = in(rows, {s.used + s.room}),
+         .offsets = in(
+             Ids{0, static_cast<std::int32_t>(s.used / 2), static_cast<std::int32_t>(s.used)}, {3}),
+         .choices = s.choices});
+    EXPECT_EQ(read(y.rows(0, s.used)), expected);
+    finish();
+  }
+}
+
+TEST_P(CombineTest, GathersIds) {
+  const Tensor y = out(DType::I32, {3, 2});
+  backend().gather_rows(
+      y, in(Ids{1, 2, 3, 4, 5, 6}, {3, 2}),
+      {.rows = in(Ids{5, 0, 3}, {3}), .offsets = in(Ids{0, 3}, {2}), .choices = 2});
+  Ids found(6);
+  backend().download(found.data(), y);
+  EXPECT_EQ(found, (Ids{5, 6, 1, 2, 3, 4}));
+}
+
 // In the order of the choices: (big + small) - big is 0, while other orders give `small`.
 TEST_P(CombineTest, AddsInTheOrderOfTheChoices) {
   const double big = type() == DType::F64 ? 0x1p60 : type() == DType::F16 ? 0x1p15 : 0x1p30;

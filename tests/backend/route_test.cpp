@@ -483,6 +483,34 @@ class OrderTest : public RouteTest {
 };
 KINTSUGI_ON_EACH_BACKEND(OrderTest, {DType::F32});
 
+// Ranks hold `own` experts each; between theirs are those of other tensor ranks.
+TEST_P(OrderTest, VisitsOfTokensToTheRanksOfTheirExperts) {
+  struct Case {
+    std::int64_t tokens, k, ranks;
+    ExpertOwners owners;
+  };
+  for (const Case& c :
+       {Case{1, 1, 2, {0, 1, 1}}, Case{300, 2, 4, {0, 2, 2}}, Case{65, 8, 3, {2, 2, 4}},
+        Case{70, 3, 16, {1, 1, 2}}, Case{0, 2, 2, {0, 4, 4}}}) {
+    const Ids ids = choices(c.tokens, c.owners.stride * c.ranks, c.k);
+    Ids expected;
+    for (std::int64_t token = 0; token < c.tokens; ++token)
+      for (std::int64_t rank = 0; rank < c.ranks; ++rank) {
+        const std::int64_t first = c.owners.first + rank * c.owners.stride;
+        bool visited = false;
+        for (std::int64_t slot = 0; slot < c.k; ++slot) {
+          const std::int32_t id = ids[static_cast<std::size_t>(token * c.k + slot)];
+          visited = visited || (id >= first && id < first + c.owners.own);
+        }
+        expected.push_back(visited ? static_cast<std::int32_t>(rank) : -1);
+      }
+    const Tensor visits = out(DType::I32, {c.tokens, c.ranks});
+    backend().find_visits(visits, in(ids, {c.tokens, c.k}), c.owners);
+    EXPECT_EQ(read_ids(visits), expected);
+    finish();
+  }
+}
+
 TEST_P(OrderTest, AllExperts) {
   check(choices(1, 1, 1), 1, 0, 1);
   check(choices(2, 3, 2), 2, 0, 3);

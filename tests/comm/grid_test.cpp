@@ -63,6 +63,21 @@ TEST(Grid, TheFirstAndTheLastStageAreTied) {
   EXPECT_EQ(group_members(grid, GroupKind::Tied, 4), (Members{4}));
 }
 
+// Data ranks 0 to 7 with tp 2: a shard group of 4 has two copies of the experts on 2 ranks, of
+// which ZeRO makes one.
+TEST(Grid, ExpertsOnDataRanks) {
+  const Grid grid{.tp = 2, .dp = 8, .shard_group = 4, .experts = 2};
+  EXPECT_EQ(group_members(grid, GroupKind::Experts, 5), (Members{5, 7}));
+  EXPECT_EQ(group_members(grid, GroupKind::ExpertsShard, 5), (Members{1, 5}));
+  EXPECT_EQ(group_members(grid, GroupKind::ExpertsReplica, 5), (Members{5, 13}));
+  EXPECT_EQ(group_members(grid, GroupKind::Copy, 5), (Members{0, 1, 2, 3, 4, 5, 6, 7}));
+  const Grid unsharded{.dp = 8, .shard_group = 1, .experts = 4};
+  EXPECT_EQ(group_members(unsharded, GroupKind::Experts, 5), (Members{4, 5, 6, 7}));
+  EXPECT_EQ(group_members(unsharded, GroupKind::ExpertsShard, 5), (Members{5}));
+  EXPECT_EQ(group_members(unsharded, GroupKind::ExpertsReplica, 5), (Members{1, 5}));
+  EXPECT_EQ(group_members(unsharded, GroupKind::Copy, 5), (Members{4, 5, 6, 7}));
+}
+
 int expected_size(const Grid& grid, GroupKind kind, const Coordinates& coordinates) {
   switch (kind) {
     case GroupKind::World:
@@ -84,7 +99,13 @@ int expected_size(const Grid& grid, GroupKind kind, const Coordinates& coordinat
     case GroupKind::Replica:
       return grid.dp * grid.cp / grid.shard();
     case GroupKind::Copy:
-      return grid.tp * grid.pp * grid.shard();
+      return grid.tp * grid.pp * std::max(grid.shard(), grid.experts);
+    case GroupKind::Experts:
+      return grid.experts;
+    case GroupKind::ExpertsShard:
+      return grid.experts == 1 ? 1 : std::max(1, grid.shard() / grid.experts);
+    case GroupKind::ExpertsReplica:
+      return grid.experts == 1 ? 1 : grid.dp * grid.cp / std::max(grid.shard(), grid.experts);
   }
   return 0;
 }
@@ -96,24 +117,30 @@ TEST(Grid, EveryKindIsAPartition) {
       for (const int dp : {1, 4, 6})
         for (const int pp : {1, 2, 3})
           for (const int shard : {0, 1, 2}) {
-            if (shard != 0 && cp * dp % shard != 0) continue;
-            const Grid grid{tp, cp, dp, pp, shard, tp == 1 ? 1 : 2};
-            for (const auto& [kind, name, on_host, position] : group_specs()) {
-              for (int rank = 0; rank < grid.world(); ++rank) {
-                ASSERT_EQ(rank_of(grid, coordinates_of(grid, rank)), rank);
-                const Members members = group_members(grid, kind, rank);
-                const GroupPosition actual = position(grid, coordinates_of(grid, rank));
-                ASSERT_EQ(actual.size, expected_size(grid, kind, coordinates_of(grid, rank)))
-                    << name;
-                ASSERT_EQ(static_cast<int>(members.size()), actual.size) << name;
-                ASSERT_EQ(members.front(), actual.leader) << name;
-                ASSERT_EQ(members[static_cast<std::size_t>(actual.rank)], rank) << name;
-                if (actual.size > 1 && kind != GroupKind::Copy) {
-                  ASSERT_EQ(members.back(), actual.leader + actual.stride * (actual.size - 1))
+            for (const int experts : {1, 2, 4}) {
+              Grid grid{tp, cp, dp, pp, shard, tp == 1 ? 1 : 2};
+              if (cp * dp % grid.shard() != 0) continue;
+              grid.experts = experts;
+              if (grid.data() % grid.copy() != 0 ||
+                  grid.copy() % std::min(grid.shard(), grid.experts) != 0)
+                continue;
+              for (const auto& [kind, name, on_host, position] : group_specs()) {
+                for (int rank = 0; rank < grid.world(); ++rank) {
+                  ASSERT_EQ(rank_of(grid, coordinates_of(grid, rank)), rank);
+                  const Members members = group_members(grid, kind, rank);
+                  const GroupPosition actual = position(grid, coordinates_of(grid, rank));
+                  ASSERT_EQ(actual.size, expected_size(grid, kind, coordinates_of(grid, rank)))
                       << name;
+                  ASSERT_EQ(static_cast<int>(members.size()), actual.size) << name;
+                  ASSERT_EQ(members.front(), actual.leader) << name;
+                  ASSERT_EQ(members[static_cast<std::size_t>(actual.rank)], rank) << name;
+                  if (actual.size > 1 && kind != GroupKind::Copy) {
+                    ASSERT_EQ(members.back(), actual.leader + actual.stride * (actual.size - 1))
+                        << name;
+                  }
+                  for (const int member : members)
+                    ASSERT_EQ(group_members(grid, kind, member), members);
                 }
-                for (const int member : members)
-                  ASSERT_EQ(group_members(grid, kind, member), members);
               }
             }
           }

@@ -395,7 +395,7 @@ TEST(MatrixPlan, GivesEachMatrixToOneOwnerAndBalancesFlops) {
   for (const int owners : {1, 2, 3, 7, 35, 100}) {
     std::multiset<int> given;
     std::vector<double> load(static_cast<std::size_t>(owners));
-    for (const MatrixRound& round : plan_matrices(set, rules, muon, owners, 3000)) {
+    for (const MatrixRound& round : plan_matrices(set, rules, muon, {}, owners, 3000)) {
       ASSERT_EQ(round.size(), load.size());
       for (std::size_t owner = 0; owner < round.size(); ++owner) {
         std::int64_t elements = 0;

@@ -37,13 +37,48 @@ TEST(Experts, TrainInEveryLayoutAsInOneProcess) {
   }
 }
 
+// Experts on data ranks: more, fewer and as many as a shard group has.
+TEST(Experts, TrainOnDataRanksAsInOneProcess) {
+  using enum PipelineKind;
+  for (const char* const kind : {"mixtral", "olmoe"}) {
+    const Training training = mixture_training(kind);
+    const Outcome alone = trained({}, training, 3);
+    for (const RankLayout& layout :
+         {RankLayout{.dp = 2, .experts = 2}, RankLayout{.dp = 4, .experts = 2},
+          RankLayout{.dp = 4, .zero = 1, .experts = 2},
+          RankLayout{.dp = 4, .zero = 2, .experts = 4},
+          RankLayout{.dp = 2, .zero = 3, .experts = 2},
+          RankLayout{.dp = 4, .zero = 3, .experts = 2},
+          RankLayout{.dp = 4, .zero = 3, .shard_group = 2, .experts = 4},
+          RankLayout{.dp = 4, .zero = 1, .shard_group = 2, .experts = 2},
+          RankLayout{.dp = 2, .experts = 2, .tp = 2, .sequence_parallel = true},
+          RankLayout{.experts = 2, .cp = 2},
+          RankLayout{.dp = 2, .zero = 2, .experts = 2, .tp = 2, .cp = 2},
+          RankLayout{.dp = 2, .experts = 2, .pp = 3, .schedule = ZeroBubbleH1},
+          RankLayout{.dp = 2, .zero = 1, .experts = 2, .tp = 2, .pp = 3}})
+      for (const Dispatch dispatch : {Dispatch::AllGather, Dispatch::AllToAll}) {
+        RankLayout dispatched = layout;
+        dispatched.dispatch = dispatch;
+        expect_same(trained(dispatched, training, 3), alone,
+                    fmt::format("{}, {}", kind, to_string(dispatched)));
+      }
+  }
+}
+
 TEST(Experts, AreRecomputedWithoutRoutingAgain) {
+  using enum PipelineKind;
   Training training = mixture_training("olmoe");
   const Outcome alone = trained({}, training, 3);
   for (const Recompute recompute : {Recompute::Selective, Recompute::Full}) {
     training.recompute = recompute;
-    for (const RankLayout& layout : {RankLayout{}, RankLayout{.tp = 2, .sequence_parallel = true},
-                                     RankLayout{.pp = 3, .schedule = PipelineKind::ZeroBubbleH1}})
+    for (const RankLayout& layout :
+         {RankLayout{}, RankLayout{.tp = 2, .sequence_parallel = true},
+          RankLayout{.dp = 2, .experts = 2}, RankLayout{.pp = 3, .schedule = ZeroBubbleH1},
+          RankLayout{.dp = 2,
+          .experts = 2,
+          .dispatch = Dispatch::AllToAll,
+          .pp = 3,
+          .schedule = ZeroBubbleH1}})
       expect_same(trained(layout, training, 3), alone, to_string(layout));
   }
 }
@@ -52,8 +87,11 @@ TEST(Experts, AreUpdatedByMuonOneByOne) {
   Training training = mixture_training("qwen3_moe");
   training.optimizer.kind = OptimizerKind::Muon;
   const Outcome alone = trained({}, training, 3);
-  for (const RankLayout& layout : {RankLayout{.tp = 2}, RankLayout{.dp = 2, .zero = 1, .tp = 2},
-                                   RankLayout{.dp = 4, .zero = 2}})
+  for (const RankLayout& layout :
+       {RankLayout{.tp = 2}, RankLayout{.dp = 2, .zero = 1, .tp = 2},
+        RankLayout{.dp = 4, .zero = 2}, RankLayout{.dp = 4, .experts = 2},
+        RankLayout{.dp = 4, .zero = 3, .experts = 2},
+        RankLayout{.dp = 2, .zero = 1, .experts = 2, .tp = 2}})
     expect_same(trained(layout, training, 3), alone, to_string(layout));
 }
 
@@ -63,7 +101,7 @@ TEST(Experts, AreSavedAndContinuedInAnotherLayout) {
   const TemporaryDirectory directory;
   std::filesystem::path middle;
   Outcome outcome;
-  on_ranks({.dp = 2, .zero = 2, .tp = 2}, training, [&](const Member& member) {
+  on_ranks({.dp = 2, .zero = 2, .experts = 2, .tp = 2}, training, [&](const Member& member) {
     train(member, 1, 2, outcome);
     TrainerState state;
     state.step = 2;
@@ -73,7 +111,7 @@ TEST(Experts, AreSavedAndContinuedInAnotherLayout) {
   const SafetensorsModel files(middle);
   EXPECT_TRUE(files.find("model.layers.2.block_sparse_moe.experts.3.w2.weight"));
   on_ranks(
-      {.tp = 4, .pp = 1}, training,
+      {.dp = 4, .zero = 1, .experts = 4}, training,
       [&](const Member& member) {
         load_checkpoint(middle, member.engine);
         train(member, 3, 4, outcome);
@@ -151,8 +189,9 @@ TEST(Experts, AreCountedOnce) {
   };
   const std::vector<double> alone = counts_of({});
   EXPECT_EQ(std::accumulate(alone.begin(), alone.end(), 0.0), 2 * 2 * 12 * 8) << "layer 1 is dense";
-  for (const RankLayout& layout : {RankLayout{.tp = 2}, RankLayout{.cp = 2},
-                                   RankLayout{.dp = 2, .zero = 1}, RankLayout{.pp = 3}})
+  for (const RankLayout& layout :
+       {RankLayout{.tp = 2}, RankLayout{.cp = 2}, RankLayout{.dp = 2, .zero = 1},
+        RankLayout{.pp = 3}, RankLayout{.dp = 2, .experts = 2}})
     EXPECT_EQ(counts_of(layout), alone) << to_string(layout);
   training.recompute = Recompute::Full;
   EXPECT_EQ(counts_of({.tp = 2}), alone);

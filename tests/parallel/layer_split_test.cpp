@@ -122,7 +122,8 @@ TEST(LayerSplit, ChunksAlternateBetweenRanks) {
   EXPECT_THAT(stage_layers(split, 2, 1),
               ElementsAre(StageLayers{1, 3, false, false}, StageLayers{6, 10, false, true}));
   EXPECT_THAT(stage_layers({5}, 1, 0), ElementsAre(StageLayers{0, 5, true, true}));
-  const ModelShard shard = model_shard(stage_layers(split, 2, 1), 4, 3, true);
+  const ModelShard shard =
+      model_shard(stage_layers(split, 2, 1), {.tp = 4, .sequence_parallel = true}, {.tp = 3});
   EXPECT_THAT(shard.layers, ElementsAre(1, 2, 6, 7, 8, 9));
   EXPECT_FALSE(shard.embedding);
   EXPECT_TRUE(shard.head);
@@ -138,7 +139,7 @@ TEST(LayerSplit, RanksHaveEveryLayerOnce) {
       for (int chunk = 0; chunk < stages * chunks; ++chunk) split.push_back(1 + chunk % 3);
       int embeddings = 0, heads = 0;
       for (int rank = 0; rank < stages; ++rank) {
-        const ModelShard shard = model_shard(stage_layers(split, stages, rank), 1, 0, false);
+        const ModelShard shard = model_shard(stage_layers(split, stages, rank), {}, {});
         EXPECT_TRUE(std::is_sorted(shard.layers.begin(), shard.layers.end()));
         seen.insert(seen.end(), shard.layers.begin(), shard.layers.end());
         embeddings += shard.embedding ? 1 : 0;

@@ -100,7 +100,7 @@ class StepVolume {
         model_(training.model),
         ranges_(stage_layers(checked_split(model_, layout.pp * layout.chunks, layout.split),
                              layout.pp, coordinates.pp)),
-        set_(model_, model_shard(ranges_, layout.tp, coordinates.tp, layout.sequence_parallel)),
+        set_(model_, model_shard(ranges_, training.layout(layout), coordinates)),
         coordinates_(coordinates) {}
 
   Sent sent() const {

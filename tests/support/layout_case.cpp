@@ -34,6 +34,8 @@ const std::array<FactorLevels, kFactors>& all_levels() {
     f[kDp] = {"dp", {}, {1, 2, 3, 4, 8, 16}};
     f[kZero] = {"zero", {}, {0, 1, 2, 3}};
     f[kShardGroup] = {"shard_group", {}, {0, 1, 2, 4}};
+    f[kExperts] = {"experts", {}, {1, 2, 4}};
+    f[kDispatch] = {"dispatch", {"all-gather", "all-to-all"}, {0, 1}};
     f[kMicro] = {"micro", {}, {1, 2, 3}};
     f[kUneven] = {"uneven", switched, {0, 1}};
     f[kDropout] = {"dropout", switched, {0, 1}};
@@ -83,6 +85,22 @@ int kv_heads_of(const std::string& family, int heads) {
              : heads;
 }
 
+// Each rank has as many experts as another, and a copy of all of them is on whole shard groups or
+// inside of one. There are as many experts as heads.
+bool may_spread_experts(const LayoutCase& c) {
+  if (c[kExperts] == 1 && c[kDispatch] == 1) return false;
+  if (c[kExperts] <= 1) return true;
+  const auto known = [&](std::size_t factor) { return c[factor] != LayoutCase::kOpen; };
+  if (known(kFamily) && !tiny_model(tiny_models()[at(c[kFamily])], 1).experts) return false;
+  if (known(kHeads) && known(kTp) && c[kHeads] % (c[kTp] * c[kExperts]) != 0) return false;
+  if (!known(kCp) || !known(kDp)) return true;
+  const int data = c[kCp] * c[kDp];
+  if (data % c[kExperts] != 0) return false;
+  if (!known(kZero) || !known(kShardGroup)) return true;
+  const int shard = c[kZero] == 0 ? 1 : c[kShardGroup] == 0 ? data : c[kShardGroup];
+  return shard % c[kExperts] == 0 || c[kExperts] % shard == 0;
+}
+
 }  // namespace
 
 const FactorLevels& levels_of(std::size_t factor) { return all_levels()[factor]; }
@@ -95,6 +113,8 @@ RankLayout LayoutCase::layout() const {
   return {.dp = values[kDp],
           .zero = values[kZero],
           .shard_group = values[kShardGroup],
+          .experts = values[kExperts],
+          .dispatch = static_cast<Dispatch>(values[kDispatch]),
           .tp = values[kTp],
           .cp = values[kCp],
           .pp = values[kPp],
@@ -231,7 +251,9 @@ bool may_become_valid(const LayoutCase& c, bool affordable) {
   if (known({kCp, kLength, kTp}) && c[kSequenceParallel] == 1 && c[kLength] / c[kCp] % c[kTp] != 0)
     return false;
   if (c[kShardGroup] > 0 && c[kZero] == 0) return false;
-  return !(known({kCp, kDp}) && c[kShardGroup] > 0 && c[kCp] * c[kDp] % c[kShardGroup] != 0);
+  if (known({kCp, kDp}) && c[kShardGroup] > 0 && c[kCp] * c[kDp] % c[kShardGroup] != 0)
+    return false;
+  return may_spread_experts(c);
 }
 
 }  // namespace kintsugi

@@ -29,6 +29,8 @@ enum Factor : std::size_t {
   kDp,
   kZero,
   kShardGroup,
+  kExperts,  // data ranks with different experts
+  kDispatch,
   kMicro,
   kUneven,  // the last micro-batch has one sequence less
   kDropout,

@@ -103,6 +103,9 @@ std::string to_string(const RankLayout& layout) {
   std::string text = fmt::format("tp {} × cp {} × dp {} × pp {}, ZeRO {}", layout.tp, layout.cp,
                                  layout.dp, layout.pp, layout.zero);
   if (layout.shard_group > 0) text += fmt::format(" in groups of {}", layout.shard_group);
+  if (layout.experts > 1)
+    text +=
+        fmt::format(", experts on {} data ranks by {}", layout.experts, to_string(layout.dispatch));
   if (layout.sequence_parallel) text += ", sequence parallel";
   if (layout.pp > 1) text += fmt::format(", {}", to_string(layout.schedule));
   if (layout.chunks > 1) text += fmt::format(" with {} chunks", layout.chunks);
@@ -176,6 +179,8 @@ Layout Training::layout(const RankLayout& ranks) const {
           .micro_batch = micro,
           .zero = ranks.zero,
           .shard_group = ranks.shard_group,
+          .ep = ranks.experts == 1 ? 0 : ranks.tp * ranks.experts,
+          .dispatch = ranks.dispatch,
           .sequence_parallel = ranks.sequence_parallel,
           .recompute = recompute,
           .recompute_every = recompute_every};

@@ -18,6 +18,8 @@ struct RankLayout {
   int dp = 1;
   int zero = 0;
   int shard_group = 0;  // 0: all data ranks
+  int experts = 1;      // data ranks that hold different experts
+  Dispatch dispatch = Dispatch::AllGather;
   int tp = 1;
   int cp = 1;
   int pp = 1;

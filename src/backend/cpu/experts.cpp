@@ -51,6 +51,16 @@ Tensor CpuBackend::expert_rows(const Tensor& x, bool tokens, const ExpertRows& r
   return copy;
 }
 
+void CpuBackend::gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
+  KINTSUGI_CHECK(y.extent(1) == x.extent(1) && y.dtype() == x.dtype(), "gather_rows: {} of {}",
+                 to_string(y.shape()), to_string(x.shape()));
+  const std::size_t bytes = static_cast<std::size_t>(x.extent(1)) * size_of(x.dtype());
+  pool_.run_ranges(used_rows(rows), 8, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i)
+      std::memcpy(address(y, i), address(x, rows.rows.as<std::int32_t>()[i] / rows.choices), bytes);
+  });
+}
+
 void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
                                 const GroupedOptions& options) {
   KINTSUGI_CHECK(b.rank() == 3 && b.extent(0) == rows.offsets.elements() - 1,

@@ -218,4 +218,20 @@ void CpuBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids,
   }
 }
 
+void CpuBackend::find_visits(Tensor visits, Tensor ids, const ExpertOwners& owners) {
+  const std::int64_t ranks = visits.extent(1), k = ids.extent(1);
+  KINTSUGI_CHECK(visits.extent(0) == ids.extent(0), "find_visits: {} of {}",
+                 to_string(visits.shape()), to_string(ids.shape()));
+  for (std::int64_t token = 0; token < ids.extent(0); ++token) {
+    std::int32_t* const visit = visits.as<std::int32_t>() + token * ranks;
+    std::fill_n(visit, ranks, -1);
+    for (std::int64_t slot = 0; slot < k; ++slot) {
+      const std::int64_t at = ids.as<std::int32_t>()[token * k + slot] - owners.first;
+      const std::int64_t rank = at / owners.stride;
+      if (at >= 0 && rank < ranks && at % owners.stride < owners.own)
+        visit[rank] = static_cast<std::int32_t>(rank);
+    }
+  }
+}
+
 }  // namespace kintsugi

@@ -297,6 +297,12 @@ void SimBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tenso
 void SimBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids, std::int64_t) {
   add_memory("order_choices", {ids, ids, positions, rows.rows, rows.offsets});
 }
+void SimBackend::find_visits(Tensor visits, Tensor ids, const ExpertOwners&) {
+  add_memory("find_visits", {visits, ids});
+}
+void SimBackend::gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
+  add_memory("gather_rows", {x, rows.rows}, planned_bytes({y}));
+}
 void SimBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
                                 const GroupedOptions&) {
   add_grouped("grouped_matmul", c, a, b, false, rows, 0);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "model/layers/dispatcher.h"
 #include "model/layers/sublayer.h"
 
 namespace kintsugi {
@@ -8,7 +9,8 @@ namespace {
 constexpr std::string_view kBalanceLoss = "balance_loss", kZLoss = "router_z_loss";
 
 // A mixture of experts. Every tensor rank routes all tokens and computes the choices of its own
-// experts: the branch gathers the tokens and adds the ranks' results anyway.
+// experts: the branch gathers the tokens and adds the ranks' results anyway. If data ranks hold
+// other experts, a dispatcher brings tokens to them.
 class Experts final : public Sublayer {
  public:
   explicit Experts(const ExpertsSpec& spec) : spec_(spec) {
@@ -16,8 +18,10 @@ class Experts final : public Sublayer {
   }
 
   void declare(Declaration& d) override {
-    own_ = spec_.count / d.ranks().tensor;
-    first_ = own_ * d.ranks().tensor_rank;
+    own_ = spec_.count / (d.ranks().tensor * d.ranks().experts);
+    first_ = own_ * (d.ranks().tensor * d.ranks().experts_rank + d.ranks().tensor_rank);
+    dispatcher_ = make_dispatcher(
+        d.ranks(), {.experts = spec_.count, .chosen = spec_.chosen, .hidden = spec_.hidden});
     counts_ = d.ranks().tensor_rank == 0;
     const double used = static_cast<double>(spec_.chosen) / static_cast<double>(spec_.count);
     const auto options = [&](const Init& init) {
@@ -32,6 +36,7 @@ class Experts final : public Sublayer {
     up_ = d.stack(spec_.up, spec_.size, spec_.hidden, used, options(spec_.up_init));
     down_ = d.stack(spec_.down, spec_.hidden, spec_.size, used, options(spec_.down_init));
     declare_tensors(d);
+    dispatcher_->declare(d);
     if (shared_) shared_->declare(d);
     if (spec_.balance_loss > 0) d.sum(kBalanceLoss);
     if (spec_.z_loss > 0) d.sum(kZLoss, spec_.z_loss);
@@ -40,8 +45,8 @@ class Experts final : public Sublayer {
   void forward(const LayerRun& run, Tensor x) const override {
     if (!run.repeats) route(run, x);
     if (!run.repeats && run.batch.training && counts_) count(run);
-    run.backend().order_choices(rows(run), run[positions_], run[ids_], first_);
-    run.backend().grouped_matmul(run[before_], x, up(run), rows(run),
+    run.backend().order_choices(rows(run), positions(run), ids(run), first_);
+    run.backend().grouped_matmul(run[before_], dispatcher_->bring(run, x), up(run), rows(run),
                                  {.transpose_b = true, .tokens_a = true});
     activate(run);
     if (shared_) shared_->forward(run, x);
@@ -50,7 +55,7 @@ class Experts final : public Sublayer {
   void output(const LayerRun& run, Tensor y, Tensor residual) const override {
     run.backend().grouped_matmul(run[results_], run[activated_], down(run), rows(run),
                                  {.transpose_b = true});
-    run.backend().combine_rows(y, run[results_], run[positions_], residual);
+    dispatcher_->combine(run, y, run[results_], positions(run), residual);
     if (shared_) shared_->output(run, y, y);
   }
 
@@ -62,12 +67,14 @@ class Experts final : public Sublayer {
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override {
     Backend& backend = run.backend();
     if (shared_) shared_->backward_input(run, dx, dy);
-    backend.grouped_matmul(run[dactivated_], dy, down(run), rows(run), {.tokens_a = true});
-    if (own_ < spec_.count) backend.fill(run[dweights_], 0.0);
-    backend.expert_swiglu_backward(run[dbefore_], run[dweights_], run[dactivated_], run[before_],
-                                   run[weights_], rows(run));
+    backend.grouped_matmul(run[dactivated_], dispatcher_->bring(run, dy), down(run), rows(run),
+                           {.tokens_a = true});
+    const Tensor dweights = dispatcher_->clear_dweights(run, run[dweights_]);
+    backend.expert_swiglu_backward(run[dbefore_], dweights, run[dactivated_], run[before_],
+                                   weights(run), rows(run));
+    dispatcher_->sum_dweights(run, run[dweights_]);
     backend.grouped_matmul(run[results_], run[dbefore_], up(run), rows(run), {});
-    backend.combine_rows(dx, run[results_], run[positions_], shared_ ? dx : Tensor());
+    dispatcher_->combine(run, dx, run[results_], positions(run), shared_ ? dx : Tensor());
     backend.route_backward(run[dlogits_], run[dweights_], run[ids_], run[logits_], options(),
                            losses(run));
     backend.matmul(dx, run[dlogits_], run.store().weight(router_), {.residual = dx});
@@ -78,26 +85,34 @@ class Experts final : public Sublayer {
       run.backend().matmul(gradient, run[dlogits_], x,
                            {.transpose_a = true, .accumulate = run.accumulates()});
     if (const Tensor gradient = run.store().gradient(up_, up_shape()))
-      run.backend().grouped_weight_gradient(gradient, run[dbefore_], x, rows(run),
+      run.backend().grouped_weight_gradient(gradient, run[dbefore_], dispatcher_->bring(run, x),
+                                            rows(run),
                                             {.tokens_b = true, .accumulate = run.accumulates()});
     if (shared_) shared_->backward_weight(run, x);
   }
 
   void backward_output_weight(const LayerRun& run, Tensor dy, Tensor own_dy) const override {
+    const bool halved = !run.kept_gradients.empty();  // otherwise backward_input has brought it
     if (const Tensor gradient = run.store().gradient(down_, down_shape()))
-      run.backend().grouped_weight_gradient(gradient, dy, run[activated_], rows(run),
-                                            {.tokens_a = true, .accumulate = run.accumulates()});
+      run.backend().grouped_weight_gradient(
+          gradient, halved ? dispatcher_->bring(run, dy) : dispatcher_->brought(run, dy),
+          run[activated_], rows(run), {.tokens_a = true, .accumulate = run.accumulates()});
     if (shared_) shared_->backward_output_weight(run, dy, own_dy);
   }
 
  private:
   // What was routed is kept: a token that is routed again might choose other experts.
   void declare_tensors(Declaration& d) {
-    const std::int64_t k = spec_.chosen, most = std::min(k, own_);
+    const std::int64_t k = spec_.chosen, visitors = dispatcher_->most(),
+                       most = visitors * std::min(k, own_);
     logits_ = d.saved({.label = "router logits", .width = spec_.count, .wide = true, .kept = true});
     ids_ = d.saved({.label = "chosen experts", .width = k, .indices = true, .kept = true});
     weights_ = d.saved({.label = "expert weights", .width = k, .wide = true, .kept = true});
-    positions_ = d.saved({.label = "expert positions", .width = k, .indices = true});
+    positions_ = d.saved({.label = "expert positions",
+                          .per = Per::Bounded,
+                          .width = k,
+                          .most = visitors,
+                          .indices = true});
     rows_ = d.saved({.label = "expert rows", .per = Per::Bounded, .most = most, .indices = true});
     offsets_ =
         d.saved({.label = "expert offsets", .per = Per::Whole, .width = own_ + 1, .indices = true});
@@ -146,6 +161,7 @@ class Experts final : public Sublayer {
     options.transpose_b = true;
     run.backend().matmul(run[logits_], x, run.store().weight(router_), options);
     run.backend().route(run[ids_], run[weights_], run[logits_], {}, this->options());
+    dispatcher_->bring_choices(run, run[ids_], run[weights_]);
   }
   // The balance loss of a sequence is that of Switch Transformer: experts / (chosen tokens^2) times
   // the sum over experts of how often they were chosen times their probabilities. It counts as
@@ -175,7 +191,14 @@ class Experts final : public Sublayer {
             .z_loss = spec_.z_loss * run.batch.gradient_scale};
   }
   void activate(const LayerRun& run) const {
-    run.backend().expert_swiglu_forward(run[activated_], run[before_], run[weights_], rows(run));
+    run.backend().expert_swiglu_forward(run[activated_], run[before_], weights(run), rows(run));
+  }
+
+  // Of visitors:
+  Tensor ids(const LayerRun& run) const { return dispatcher_->ids(run, run[ids_]); }
+  Tensor weights(const LayerRun& run) const { return dispatcher_->weights(run, run[weights_]); }
+  Tensor positions(const LayerRun& run) const {
+    return run[positions_].rows(0, ids(run).extent(0));
   }
 
   RouteOptions options() const {
@@ -200,12 +223,13 @@ class Experts final : public Sublayer {
 
   ExpertsSpec spec_;
   std::shared_ptr<Sublayer> shared_;
+  std::unique_ptr<Dispatcher> dispatcher_;
   std::int64_t own_ = 0, first_ = 0;  // experts of this rank
   bool counts_ = false;               // of the ranks that route the same tokens, this one
   int router_ = -1, up_ = -1, down_ = -1;
   Saved logits_;                      // (tokens, experts)
   Saved ids_, weights_;               // (tokens, chosen)
-  Saved positions_;                   // (tokens, chosen): the row of each choice
+  Saved positions_;                   // (visitors, chosen): the row of each choice
   Saved rows_, offsets_;              // ExpertRows
   Saved before_;                      // (rows, 2 size): gate and up of each choice
   Saved activated_;                   // (rows, size), times the weight of the choice

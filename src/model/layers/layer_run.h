@@ -67,6 +67,8 @@ struct LayerContext {
   // Context parallelism only:
   Communicator* context = nullptr;
   const RingAttention* ring = nullptr;
+  // Data ranks with other experts, if there are any:
+  Communicator* experts = nullptr;
 };
 
 // Buffers of the residual stream's width, shared by all layers of a rank.

@@ -46,15 +46,22 @@ class Tracer {
         backend_(trace_, job.classifier_elements),
         groups_(sim_groups({.tp = layout.tp,
                             .cp = layout.cp,
+                            .dp = layout.expert_ranks(),
                             .shard_group = 1,
-                            .kv_copies = kv_copies(job.model.kv_heads, layout.tp)},
+                            .kv_copies = kv_copies(job.model.kv_heads, layout.tp),
+                            .experts = layout.expert_ranks()},
                            {}, trace_)),
         weights_(backend_),
         set_(job.model, {.tp = layout.tp,
                          .sequence_parallel = layout.sequence_parallel,
+                         .experts = layout.expert_ranks(),
                          .layers = model.first}),
         store_(set_, weights_, job.precision, true),
-        model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {
+        model_groups_{.tensor = &groups_[GroupKind::Tp],
+                      .context = &groups_[GroupKind::Cp],
+                      .experts = &groups_[GroupKind::Experts],
+                      .sequence_parallel = layout.sequence_parallel,
+                      .dispatch = layout.dispatch} {
     const bool owns_all = grid_of(layout, job.model).shard() == 1;
     if (owns_all) leave_unrounded();
     store_.allocate_quantized(weights_,

@@ -32,6 +32,7 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
   ModelShard shard{.tp = layout.tp,
                    .tp_rank = coordinates.tp,
                    .sequence_parallel = layout.sequence_parallel,
+                   .experts = layout.expert_ranks(),
                    .embedding = stage.embedding,
                    .head = stage.head};
   shard.layers = layers_of(model, stage);
@@ -57,9 +58,10 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
     const double elements =
         static_cast<double>(sharding.shard_elements(bucket)) * sharding.shard(bucket).size();
     const DType wide = accumulator_of(job.precision);
-    state.block_weights += elements * static_cast<double>(size_of(job.precision));
+    StateTrace::LayerBytes& bytes = state.layer[one.data.shard];
+    bytes.weights += elements * static_cast<double>(size_of(job.precision));
     if (one.trained)
-      state.block_gradients +=
+      bytes.gradients +=
           elements * static_cast<double>(size_of(job.reduce_in_bf16 ? DType::BF16 : wide));
   }
   trace = {};

@@ -22,9 +22,12 @@ struct StateTrace {
     double calls = 0, bytes = 0;
   };
   std::map<std::pair<std::string, Collective>, Traffic> traffic = {};
-  double parameters = 0;       // of this rank, before sharding
-  double block_weights = 0;    // bytes of one layer's bucket in the run's precision
-  double block_gradients = 0;  // bytes of one layer's bucket in the reduce-scatter
+  double parameters = 0;  // of this rank, before sharding
+  // Bytes of one layer's buckets, in the run's precision and in the reduce-scatter.
+  struct LayerBytes {
+    double weights = 0, gradients = 0;
+  };
+  std::map<GroupKind, LayerBytes> layer = {};  // by shard group
 };
 
 // What the state of a rank depends on: how many layers of each kind it has, embedding and head.

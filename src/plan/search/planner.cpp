@@ -54,8 +54,8 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   // Where fp8 weights come from: master weights, a copy of all, or one that is gathered.
   const bool owns_all = grid_of(l, job_.model).shard() == 1;
   const int fp8_source = !job_.model.fp8.on() || owns_all ? 0 : l.zero == 3 ? 2 : 1;
-  auto& entry = micro_batch_costs_[{l.tp, l.cp, l.sequence_parallel, l.micro_batch, l.recompute,
-                                    slow_host, fp8_source}];
+  auto& entry = micro_batch_costs_[{l.tp, l.cp, l.expert_ranks(), l.dispatch, l.sequence_parallel,
+                                    l.micro_batch, l.recompute, slow_host, fp8_source}];
   if (entry) return *entry;
   entry = std::make_unique<MicroBatchCost>();
   entry->trace = trace_micro_batch(job_, layers_, l);
@@ -87,8 +87,9 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
 
 const StateTrace& Planner::state(const Layout& l, const StageContents& contents, int stage) {
   const bool halved = l.pp > 1 && l.schedule == PipelineKind::ZeroBubbleH1;
-  const StateKey key{l.tp,   l.cp * l.dp, l.sequence_parallel, l.zero, l.shard_group, l.pp > 1,
-                     halved, contents};
+  const StateKey key{l.tp,    l.cp * l.dp,   l.expert_ranks(), l.sequence_parallel,
+                     l.zero,  l.shard_group, l.pp > 1,         halved,
+                     contents};
   const auto found = states_.find(key);
   if (found != states_.end()) return found->second;
   return states_.emplace(key, trace_state(job_, layers_, l, contents, {.pp = stage})).first->second;
@@ -160,14 +161,16 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p,
   // ZeRO 3 gathers a layer while the previous one computes; ZeRO 2 and 3 reduce-scatter after every
   // backward.
   if (l.zero < 2 || l.dp * l.cp == 1) return cost;
-  const GroupLinks shard = links(l, GroupKind::Shard);
   const double calls = software_.layer_calls, slower = calls * software_.communication;
-  const double gather =
-      l.zero == 3 ? slower * collective_s(shard, Collective::AllGather, held.block_weights / calls)
-                  : 0;
   const double wire = software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
-  const double scatter =
-      slower * collective_s(shard, Collective::ReduceScatter, wire * held.block_gradients / calls);
+  double gather = 0, scatter = 0;
+  for (const auto& [group, bytes] : held.layer) {
+    const GroupLinks shard = links(l, group);
+    if (l.zero == 3)
+      gather += slower * collective_s(shard, Collective::AllGather, bytes.weights / calls);
+    scatter +=
+        slower * collective_s(shard, Collective::ReduceScatter, wire * bytes.gradients / calls);
+  }
   const double forward = cost.forward.total_s / layers, backward = cost.backward.total_s / layers;
   const double wait_forward = layers * std::max(0.0, gather - software_.overlaps_gather * forward);
   const double wait_backward =
@@ -182,7 +185,6 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p,
 // overlap with its own last backward and those of the previous stages.
 void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Evaluation& e) {
   const Stages& all = stages(l);
-  const GroupLinks shard = links(l, GroupKind::Shard), replica = links(l, GroupKind::Replica);
   const double hides = l.zero > 0 && software_.overlaps_sharded >= 0 ? software_.overlaps_sharded
                                                                      : software_.overlaps_data;
   double before_backward = 0, before_forward = 0, waits = 0, gathers = 0, optimizer = 0;
@@ -192,22 +194,22 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
     for (const auto& [key, traffic] : held.traffic) {
       const auto& [name, collective] = key;
       const GroupKind group = parse_group_kind(name);
-      const bool over_shard = group == GroupKind::Shard;
-      const bool over_data = over_shard || group == GroupKind::Replica;
+      const bool over_shard = group == GroupKind::Shard || group == GroupKind::ExpertsShard;
+      const bool over_replica = group == GroupKind::Replica || group == GroupKind::ExpertsReplica;
+      const bool over_data = over_shard || over_replica;
       const bool gathers_weights = over_shard && collective == Collective::AllGather;
       // Whole matrices are exchanged during the update (MatrixUpdates).
       const bool of_matrices = collective == Collective::AllToAll ||
-                               (group == GroupKind::Replica && collective == Collective::Broadcast);
+                               (over_replica && collective == Collective::Broadcast);
       if (over_shard && !gathers_weights && !of_matrices && l.zero >= 2)
         continue;  // counted per micro-batch
       const double wire =
           over_data && !gathers_weights && !of_matrices && software_.gradient_wire > 0
               ? software_.gradient_wire / 4
               : 1;
-      const GroupLinks other = over_data ? GroupLinks{} : links(l, group);
-      const GroupLinks& used = over_shard ? shard : over_data ? replica : other;
-      const double time = software_.communication * traffic.calls *
-                          collective_s(used, collective, wire * traffic.bytes / traffic.calls);
+      const double time =
+          software_.communication * traffic.calls *
+          collective_s(links(l, group), collective, wire * traffic.bytes / traffic.calls);
       (of_matrices ? matrices : gathers_weights ? weights : over_data ? gradients : small) += time;
     }
     for (const TracedOperation& operation : held.step_matmuls)

@@ -54,6 +54,8 @@ struct NamedScalar {
 template <>
 struct YamlScalar<ScheduleKind> : NamedScalar<ScheduleKind, parse_schedule> {};
 template <>
+struct YamlScalar<Dispatch> : NamedScalar<Dispatch, parse_dispatch> {};
+template <>
 struct YamlScalar<PipelineKind> : NamedScalar<PipelineKind, parse_pipeline_kind> {};
 template <>
 struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
@@ -289,13 +291,19 @@ void describe(auto& v, Layout& c) {
     v(key, wide, range);
     value = static_cast<int>(wide);
   };
-  std::optional<std::int64_t> dp;
-  if (c.dp > 0) dp = c.dp;
+  // 0 is written as auto.
+  const auto chosen = [&v](const char* key, int& value) {
+    std::optional<std::int64_t> wide;
+    if (value > 0) wide = value;
+    v(key, wide, between(1, kMaxSize));
+    value = static_cast<int>(wide.value_or(0));
+  };
   integer("tp", c.tp, between(1, kMaxSize));
   integer("cp", c.cp, between(1, kMaxSize));
   integer("pp", c.pp, between(1, kMaxSize));
-  v("dp", dp, between(1, kMaxSize));
-  c.dp = static_cast<int>(dp.value_or(0));
+  chosen("dp", c.dp);
+  chosen("ep", c.ep);
+  v("dispatch", c.dispatch);
   integer("chunks", c.chunks, between(1, kMaxSize));
   integer("zero", c.zero, between(0, 3));
   integer("shard_group", c.shard_group, between(0, kMaxSize));

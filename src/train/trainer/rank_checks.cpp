@@ -42,15 +42,27 @@ std::int64_t combined(const std::vector<std::int64_t>& hashes) {
   return static_cast<std::int64_t>(hash64(hashes.data(), hashes.size() * sizeof(std::int64_t)));
 }
 
+// The data ranks with the same place in groups of so many.
+std::vector<int> data_ranks_like(const Grid& grid, int rank, int group) {
+  const auto place = [&](const Coordinates& at) { return (at.cp + grid.cp * at.dp) % group; };
+  Coordinates at = coordinates_of(grid, rank);
+  const int own = place(at);
+  std::vector<int> ranks;
+  for (at.dp = 0; at.dp < grid.dp; ++at.dp)
+    for (at.cp = 0; at.cp < grid.cp; ++at.cp)
+      if (place(at) == own) ranks.push_back(rank_of(grid, at));
+  return ranks;
+}
+
 // The ranks whose weights must be those of `rank`: data ranks, or tensor ranks.
 std::vector<int> data_replicas(const Engine& engine, int rank) {
   const Grid& grid = engine.groups().grid;
-  if (engine.options().layout.zero == 3) return group_members(grid, GroupKind::Replica, rank);
-  Coordinates at = coordinates_of(grid, rank);
-  std::vector<int> ranks;
-  for (at.dp = 0; at.dp < grid.dp; ++at.dp)
-    for (at.cp = 0; at.cp < grid.cp; ++at.cp) ranks.push_back(rank_of(grid, at));
-  return ranks;
+  return data_ranks_like(grid, rank, engine.options().layout.zero == 3 ? grid.shard() : 1);
+}
+std::vector<int> replicas_of_experts(const Engine& engine, int rank) {
+  const Grid& grid = engine.groups().grid;
+  return data_ranks_like(grid, rank,
+                         engine.options().layout.zero == 3 ? grid.copy() : grid.experts);
 }
 std::vector<int> tensor_copies(const Engine& engine, int rank) {
   return group_members(engine.groups().grid, GroupKind::Tp, rank);
@@ -88,10 +100,12 @@ struct Copies {
   MembersOf members;
   bool (*holds)(const Parameter&);
 };
-bool any_parameter(const Parameter&) { return true; }
+bool is_everywhere(const Parameter& parameter) { return parameter.data == DataGroups{}; }
+bool is_expert(const Parameter& parameter) { return !is_everywhere(parameter); }
 bool is_copied(const Parameter& parameter) { return parameter.shard.copies > 1; }
 bool is_whole(const Parameter& parameter) { return parameter.shard.dimension < 0; }
-constexpr Copies kCopies[] = {{"data-parallel replicas", data_replicas, any_parameter},
+constexpr Copies kCopies[] = {{"data-parallel replicas", data_replicas, is_everywhere},
+                              {"data ranks with the same experts", replicas_of_experts, is_expert},
                               {"tensor ranks", tensor_copies, is_whole},
                               {"tensor ranks with the same heads", key_value_copies, is_copied}};
 

@@ -26,9 +26,9 @@ std::optional<double> Validation::Score::bits_per_byte() const {
   return sums.front() / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
-// Micro-batches are dealt to the data ranks in turn. All data ranks compute the same number, since
-// a forward may gather weights from all of them. A rank without samples computes on old tokens,
-// without a loss.
+// Micro-batches are dealt to the data ranks in turn. All data ranks compute as many of the same
+// size, since a forward may gather weights and tokens from all of them. A rank with fewer samples
+// computes on old tokens, without a loss.
 Validation::Score Validation::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = run_.config.data.sequence_length,
                      micro = run_.config.layout.micro_batch;
@@ -40,17 +40,15 @@ Validation::Score Validation::score(const ValidationSet& set, SampleBatch& batch
   for (std::int64_t round = 0; round < set.size(); round += micro * run_.groups.grid.dp) {
     run_.note_activity();
     const std::int64_t first = round + micro * coordinates.dp;
-    const std::int64_t samples = std::min(micro, set.size() - first);
-    const std::int64_t count = std::max<std::int64_t>(samples, 1);
+    const std::int64_t samples = std::clamp<std::int64_t>(set.size() - first, 0, micro);
+    const std::int64_t count = std::min(micro, set.size() - round);
     for (std::int64_t i = 0; i < samples; ++i) {
       ranges.clear();
       set.locate(first + i, ranges);
       reader.read(ranges, batch, i);
     }
-    if (samples <= 0) {
-      std::fill_n(batch.targets.begin(), length, -1);
-      batch.sequences.clear();
-    }
+    std::fill(batch.targets.begin() + samples * length, batch.targets.begin() + count * length, -1);
+    if (samples == 0) batch.sequences.clear();
     const auto rows = [&](const std::vector<std::int32_t>& all) {
       return std::span(all).first(all.empty() ? 0 : static_cast<std::size_t>(count * length));
     };
