@@ -56,12 +56,7 @@ double measured_in(const fs::path& metrics, int steps) {
 }  // namespace
 
 std::vector<std::string> layout_overrides(const Layout& l) {
-  return {
-      fmt::format("layout={{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
-                  "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}",
-                  l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group, l.sequence_parallel,
-                  to_string(l.schedule), to_string(l.recompute), l.recompute_every),
-      fmt::format("batch.micro={}", l.micro_batch)};
+  return {"layout=" + to_yaml(l), fmt::format("batch.micro={}", l.micro_batch)};
 }
 
 TrialJobs::TrialJobs(TrialSetup setup)

@@ -240,12 +240,11 @@ void check_experts(const Layout& l, const ModelConfig& model) {
         "{}",
         l.ep, l.tp, l.cp * l.dp, l.cp > 1 ? " (cp × dp)" : "",
         nearest_divisors(l.cp * l.dp, std::clamp(l.ep / l.tp, 1, l.cp * l.dp), l.tp));
-  const int shard = l.zero == 0 ? 1 : l.shard_group == 0 ? l.cp * l.dp : l.shard_group;
-  if (shard % l.expert_ranks() != 0 && l.expert_ranks() % shard != 0)
+  if (!fits_shards(l))
     user_error(
         "layout.ep {} spreads experts over {} data ranks, but layout.shard_group is {}: one must "
         "divide the other",
-        l.ep, l.expert_ranks(), shard);
+        l.ep, l.expert_ranks(), l.shard_group);
 }
 
 void check_shards(const Layout& l) {
@@ -261,6 +260,11 @@ void check_shards(const Layout& l) {
 }
 
 }  // namespace
+
+bool fits_shards(const Layout& l) {
+  const int shard = l.zero == 0 ? 1 : l.shard_group == 0 ? l.cp * l.dp : l.shard_group;
+  return shard % l.expert_ranks() == 0 || l.expert_ranks() % shard == 0;
+}
 
 std::string to_string(const Layout& l) {
   std::string text = fmt::format("tp{} pp{} dp{} micro{}", l.tp, l.pp, l.dp, l.micro_batch);
@@ -278,6 +282,16 @@ std::string to_string(const Layout& l) {
     if (l.recompute_every > 1) text += fmt::format("/{}", l.recompute_every);
   }
   return text;
+}
+
+std::string to_yaml(const Layout& l) {
+  std::string experts;
+  if (l.ep > 0) experts = fmt::format(", ep: {}, dispatch: {}", l.ep, to_string(l.dispatch));
+  return fmt::format(
+      "{{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
+      "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}{}}}",
+      l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group, l.sequence_parallel,
+      to_string(l.schedule), to_string(l.recompute), l.recompute_every, experts);
 }
 
 Layout fit_layout(Layout l, const Workload& work, int ranks) {

@@ -50,6 +50,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 std::string to_string(const Layout& layout);  // "tp4 pp16 dp2 micro1 zero1 …"
+std::string to_yaml(const Layout& layout);    // the section `layout`: "{tp: 4, cp: 1, …}"
 
 // The sizes of the training job that a layout must divide. The model must outlive it.
 struct Workload {
@@ -61,6 +62,8 @@ struct Workload {
   std::int64_t ramp_start = 0, ramp_increment = 0;  // 0: no ramp
 };
 
+// Whether experts on data ranks and the shard groups of ZeRO are inside each other.
+bool fits_shards(const Layout& layout);
 // Returns the layout with dp filled in for `ranks`. Throws UserError if a size does not divide; the
 // message names the nearest values that do.
 Layout fit_layout(Layout layout, const Workload& work, int ranks);

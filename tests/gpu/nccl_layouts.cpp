@@ -79,7 +79,8 @@ Grid grid_of(const LayoutCase& one) {
 void sort_by_grid(std::vector<LayoutCase>& cases) {
   const auto key = [](const LayoutCase& one) {
     const Grid grid = grid_of(one);
-    return std::array{grid.tp, grid.cp, grid.dp, grid.pp, grid.shard(), grid.kv_copies};
+    return std::array{grid.tp, grid.cp, grid.dp, grid.pp, grid.shard(), grid.kv_copies,
+                      grid.experts};
   };
   std::stable_sort(cases.begin(), cases.end(),
                    [&](const LayoutCase& a, const LayoutCase& b) { return key(a) < key(b); });

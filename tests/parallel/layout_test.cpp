@@ -50,6 +50,41 @@ TEST(FitLayout, DataRanksFillTheWorld) {
             (Grid{.tp = 2, .dp = 2, .pp = 3, .shard_group = 1}));
 }
 
+ModelConfig mixture() {
+  ModelConfig config = model();
+  config.family = Family::Mixtral;
+  config.experts = ExpertsConfig{.count = 12, .chosen = 2, .size = 32};
+  config.complete_and_check();
+  return config;
+}
+
+TEST(FitLayout, SpreadsExpertsOverTensorAndDataRanks) {
+  const auto grid = [](const Asked& asked, int ranks) {
+    return grid_of(fitted(asked, ranks, mixture()), mixture());
+  };
+  EXPECT_EQ(grid({.layout = {.tp = 2}, .batch = 4}, 8).experts, 1);
+  EXPECT_EQ(grid({.layout = {.tp = 2, .ep = 2}, .batch = 4}, 8).experts, 1);
+  EXPECT_EQ(grid({.layout = {.tp = 2, .zero = 1, .ep = 4}, .batch = 4}, 8),
+            (Grid{.tp = 2, .dp = 4, .experts = 2}));
+  EXPECT_EQ(grid({.layout = {.cp = 2, .ep = 4}, .batch = 4, .length = 8}, 8).experts, 4);
+  const auto error = [](const Asked& asked, int ranks) {
+    return user_error_of([&] { fitted(asked, ranks, mixture()); });
+  };
+  EXPECT_THAT(
+      error({.layout = {.ep = 8}, .batch = 8}, 8),
+      HasSubstr("layout.ep is 8, which does not divide the model's 12 experts: use 6 or 12"));
+  EXPECT_THAT(error({.layout = {.tp = 2, .ep = 3}, .batch = 4}, 8),
+              HasSubstr("layout.ep is 3, but experts are on tp 2 ranks times a divisor of 4 data "
+                        "ranks: use 2"));
+  EXPECT_THAT(error({.layout = {.ep = 12}, .batch = 8}, 8), HasSubstr("use 8"));
+  EXPECT_THAT(error({.layout = {.zero = 1, .shard_group = 2, .ep = 3}, .batch = 12}, 12),
+              HasSubstr("one must divide the other"));
+  EXPECT_THAT(error({.layout = {.dispatch = Dispatch::AllToAll}, .batch = 8}, 8),
+              HasSubstr("raise layout.ep or remove it"));
+  EXPECT_THAT(refusal({.layout = {.ep = 2}, .batch = 8}, 8),
+              HasSubstr("layout.ep is 2, but the model has no experts"));
+}
+
 TEST(FitLayout, NamesTheNearestChoices) {
   EXPECT_THAT(refusal({.layout = {.dp = 4}, .batch = 16}, 8),
               HasSubstr("layout.dp is 4, but 8 ranks were started, which makes 8: set it to 8"));

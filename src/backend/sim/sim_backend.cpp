@@ -306,6 +306,7 @@ void SimBackend::gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
 void SimBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
                                 const GroupedOptions&) {
   add_grouped("grouped_matmul", c, a, b, false, rows, 0);
+  used_[c.data()] = rows.used;
 }
 void SimBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
                                          const GroupedOptions& options) {
@@ -323,8 +324,9 @@ void SimBackend::expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor
              rows.used * planned_bytes({dgate_up, dout, gate_up}));
 }
 void SimBackend::combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
-  // x has rows that no token uses only if other ranks have experts too.
-  add_memory("combine_rows", {y, x, positions, residual});
+  const auto used = used_.find(x.data());
+  add_memory("combine_rows", {y, positions, residual},
+             (used == used_.end() ? 1.0 : used->second) * planned_bytes({x}));
 }
 
 // ---- fresh weights

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <initializer_list>
+#include <map>
 
 #include "backend/backend.h"
 #include "backend/operation_trace.h"
@@ -56,6 +57,7 @@ class SimBackend final : public Backend {
   OperationTrace* trace_;
   std::int64_t classifier_;
   PlanningAllocator memory_, host_memory_;
+  std::map<const void*, double> used_;  // the part of the rows of a grouped matmul's result
 };
 
 }  // namespace kintsugi

@@ -218,6 +218,8 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
             {"micro", l.micro_batch},
             {"zero", l.zero},
             {"shard_group", l.shard_group},
+            {"ep", std::max(l.ep, l.tp)},
+            {"dispatch", to_string(l.dispatch)},
             {"sequence_parallel", l.sequence_parallel},
             {"recompute", to_string(l.recompute)},
             {"recompute_every", l.recompute_every}}},
@@ -331,8 +333,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       "model: {{{}: {}}}\n{}batch: {{global: {}, micro: {}}}\n"
       "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}train: {{steps: {:.0f}, "
       "precision: {}, {}checkpoint_every: {}}}\n"
-      "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
-      "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
+      "layout: {}\n"
       "device: auto\n",
       yaml_quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
       e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
@@ -340,8 +341,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       job.optimizer.kind == OptimizerKind::Muon ? "kind: muon, " : "",
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
       job.model.fp8.on() ? fmt::format("fp8: {}, ", fp8_yaml(job.model.fp8)) : "",
-      job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
-      l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);
+      job.checkpoint_every, to_yaml(l));
 }
 
 }  // namespace kintsugi

@@ -165,6 +165,7 @@ void add_search_limits(CLI::App& command, SearchLimits& limits) {
   add("--tp", limits.tp, "Only layouts with this tensor-parallel size", count);
   add("--cp", limits.cp, "Only layouts with this context-parallel size", count);
   add("--pp", limits.pp, "Only layouts with this many pipeline stages", count);
+  add("--ep", limits.ep, "Only layouts whose experts are on this many ranks", count);
   add("--micro", limits.micro, "Only layouts with this micro-batch size", count);
   add("--zero", limits.zero, "Only layouts with this ZeRO stage", whole_number(between(0, 3)));
   add("--recompute", limits.recompute,

@@ -29,6 +29,7 @@ std::vector<GivenLimit> given_limits(const SearchLimits& limits) {
   add_if_given("--tp", &SearchLimits::tp);
   add_if_given("--cp", &SearchLimits::cp);
   add_if_given("--pp", &SearchLimits::pp);
+  add_if_given("--ep", &SearchLimits::ep);
   add_if_given("--micro", &SearchLimits::micro);
   add_if_given("--zero", &SearchLimits::zero);
   add_if_given("--recompute", &SearchLimits::recompute);
@@ -90,6 +91,15 @@ std::string why_not_pp(const ModelConfig& m, const SearchLimits& l) {
   return "";
 }
 
+std::string why_not_ep(const ModelConfig& m, const SearchLimits& l) {
+  if (!m.experts) return fmt::format("--ep {} is for experts, and the model has none", l.ep);
+  if (m.experts->count % l.ep != 0)
+    return fmt::format("--ep {} does not divide {} experts", l.ep, m.experts->count);
+  if (l.tp > 0 && l.ep % l.tp != 0)
+    return fmt::format("--ep {} is not a multiple of --tp {}", l.ep, l.tp);
+  return "";
+}
+
 // tp x cp x pp must divide the number of GPUs; the quotient is dp.
 std::string why_not_together(const SearchLimits& l) {
   const auto one = [](int limit) { return std::max<std::int64_t>(1, limit); };
@@ -109,6 +119,7 @@ std::string why_not(const PlanJob& job, const SearchLimits& l) {
   if (l.tp > 0) why = why_not_tp(job.model, l);
   if (why.empty() && l.cp > 0) why = why_not_cp(job, l);
   if (why.empty() && l.pp > 0) why = why_not_pp(job.model, l);
+  if (why.empty() && l.ep > 0) why = why_not_ep(job.model, l);
   if (why.empty()) why = why_not_together(l);
   if (why.empty() && l.micro > 0 && job.batch % l.micro != 0)
     why = fmt::format("--micro {} does not divide a batch of {} sequences", l.micro, job.batch);

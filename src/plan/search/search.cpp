@@ -90,6 +90,31 @@ struct Recomputation {
   Recompute mode;
   int every;
 };
+struct ExpertRanks {
+  int ep = 0;  // Layout::ep
+  Dispatch dispatch = Dispatch::AllGather;
+};
+// On 2 data ranks both ways of dispatching send the same, and an all-gather needs no counts; on
+// more than 8 it sends several times as much.
+std::vector<ExpertRanks> expert_ranks(const PlanJob& job, const SearchLimits& limits, int tp,
+                                      int data) {
+  constexpr int kMostRanks = 64;
+  std::vector<ExpertRanks> all;
+  const auto add = [&](int ep, Dispatch dispatch) {
+    if (allowed(limits.ep, std::max(ep, tp))) all.push_back({ep, dispatch});
+  };
+  add(0, Dispatch::AllGather);
+  if (!job.model.experts) return all;
+  for (const int ranks : divisors(data)) {
+    const int ep = tp * ranks;
+    if (ranks == 1 || job.model.experts->count % ep != 0) continue;
+    if (ep > kMostRanks && limits.ep == 0) break;
+    if (ranks <= 8) add(ep, Dispatch::AllGather);
+    if (ranks > 2) add(ep, Dispatch::AllToAll);
+  }
+  return all;
+}
+
 constexpr std::array<Recomputation, 5> kRecomputations = {{{Recompute::None, 1},
                                                            {Recompute::Selective, 1},
                                                            {Recompute::Full, 1},
@@ -129,18 +154,23 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
                 for (const int shard : {0, inside}) {
                   if (shard > 0 && (zero == 0 || shard == 1 || data <= shard || data % shard != 0))
                     continue;
-                  use({.tp = tp,
-                       .cp = cp,
-                       .pp = pp,
-                       .dp = dp,
-                       .chunks = pipelining.chunks,
-                       .schedule = pipelining.kind,
-                       .micro_batch = micro,
-                       .zero = zero,
-                       .shard_group = shard,
-                       .sequence_parallel = tp > 1 && job.length / cp % tp == 0,
-                       .recompute = recompute.mode,
-                       .recompute_every = recompute.every});
+                  for (const ExpertRanks& experts : expert_ranks(job, limits, tp, data)) {
+                    const Layout layout{.tp = tp,
+                                        .cp = cp,
+                                        .pp = pp,
+                                        .dp = dp,
+                                        .chunks = pipelining.chunks,
+                                        .schedule = pipelining.kind,
+                                        .micro_batch = micro,
+                                        .zero = zero,
+                                        .shard_group = shard,
+                                        .ep = experts.ep,
+                                        .dispatch = experts.dispatch,
+                                        .sequence_parallel = tp > 1 && job.length / cp % tp == 0,
+                                        .recompute = recompute.mode,
+                                        .recompute_every = recompute.every};
+                    if (fits_shards(layout)) use(layout);
+                  }
                 }
               }
             }

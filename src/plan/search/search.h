@@ -16,7 +16,7 @@ RankBy parse_rank_by(const std::string& word);
 // Restricts the search to layouts with these values. 0, -1 (zero) and empty: no restriction.
 struct SearchLimits {
   int gpus = 0;
-  int tp = 0, cp = 0, pp = 0;
+  int tp = 0, cp = 0, pp = 0, ep = 0;
   std::int64_t micro = 0;
   int zero = -1;
   std::string recompute = {};  // none, selective or full

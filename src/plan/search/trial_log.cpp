@@ -27,6 +27,8 @@ const std::vector<std::string> kHeader = {"job",
                                           "chunks",
                                           "zero",
                                           "shard_group",
+                                          "ep",
+                                          "dispatch",
                                           "sequence_parallel",
                                           "recompute",
                                           "recompute_every",
@@ -42,9 +44,9 @@ std::string row_of(const std::string& job, const Trial& trial) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   return csv_line({job, text(l.tp), text(l.cp), text(l.pp), text(l.dp), text(l.micro_batch),
                    std::string(to_string(l.schedule)), text(l.chunks), text(l.zero),
-                   text(l.shard_group), text(l.sequence_parallel),
-                   std::string(to_string(l.recompute)), text(l.recompute_every),
-                   fmt::format("{:.6g}", trial.predicted),
+                   text(l.shard_group), text(l.ep), std::string(to_string(l.dispatch)),
+                   text(l.sequence_parallel), std::string(to_string(l.recompute)),
+                   text(l.recompute_every), fmt::format("{:.6g}", trial.predicted),
                    trial.result.ran() ? fmt::format("{:.6g}", trial.result.tokens_per_s) : "",
                    fmt::format("{:.1f}", trial.seconds), trial.result.failure});
 }
@@ -64,6 +66,8 @@ class Reader {
                 .micro_batch = whole("micro", 1),
                 .zero = whole("zero", 0),
                 .shard_group = whole("shard_group", 0),
+                .ep = whole("ep", 0),
+                .dispatch = word("dispatch", parse_dispatch),
                 .sequence_parallel = word("sequence_parallel", parse_bool),
                 .recompute = word("recompute", parse_recompute),
                 .recompute_every = whole("recompute_every", 1)};

@@ -10,7 +10,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::size_t kAxes = 7;
+constexpr std::size_t kAxes = 8;
 
 // The sort keys of a layout on each axis. Neighbours on an axis behave similarly.
 std::array<std::int64_t, kAxes> keys_of(const Layout& l) {
@@ -21,9 +21,10 @@ std::array<std::int64_t, kAxes> keys_of(const Layout& l) {
   const std::int64_t recompute = l.recompute == Recompute::None        ? 0
                                  : l.recompute == Recompute::Selective ? 1
                                                                        : kAll - l.recompute_every;
-  return {l.tp,          l.cp,     l.pp,
-          l.micro_batch, schedule, l.zero * 2 * kAll + (l.shard_group == 0 ? kAll : l.shard_group),
-          recompute};
+  return {l.tp,      l.cp,
+          l.pp,      l.micro_batch,
+          schedule,  l.zero * 2 * kAll + (l.shard_group == 0 ? kAll : l.shard_group),
+          recompute, 2 * l.ep + (l.dispatch == Dispatch::AllToAll ? 1 : 0)};
 }
 
 double squared_distance(const PointSearch::Point& a, const PointSearch::Point& b) {
