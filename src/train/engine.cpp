@@ -183,7 +183,8 @@ void Engine::initialize(std::uint64_t seed) {
 void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master,
                            const ParameterSource& average) {
   for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
-    if (sharding_.is_unrounded(bucket)) continue;  // they are master weights
+    if (sharding_.is_unrounded(bucket) && sharding_.trained(bucket))
+      continue;  // they are master weights
     const Sharding::Range stored = sharding_.stored_weights(bucket);
     weights.fill(*backend_, sharding_.weights_at(bucket, stored), set_, stored.begin, stored.end);
   }

@@ -282,7 +282,7 @@ void collect_weights(const Member& member, const ParameterSet& whole, Outcome& o
     const Sharding::Range range = sharding.stored_weights(bucket);
     std::vector<double> stored =
         download(member.engine.backend(), sharding.weights_at(bucket, range));
-    if (sharding.is_unrounded(bucket))
+    if (sharding.is_unrounded(bucket) && sharding.trained(bucket))
       for (double& number : stored) number = static_cast<float>(bf16(static_cast<float>(number)));
     for (const Parameter& parameter : set.parameters()) {
       if (parameter.bucket != bucket) continue;
