@@ -162,6 +162,12 @@ struct ExpertRows {
   double used = 1.0;         // the part of the rows that is used if experts are chosen alike
 };
 
+// How many choices of an expert a sequence may have.
+struct ChoiceLimit {
+  std::int64_t length = 0;  // tokens of a sequence
+  std::int64_t experts = 0, capacity = 0;
+};
+
 // Rank r has the experts from first + r * stride on, `own` of them.
 struct ExpertOwners {
   std::int64_t first = 0, own = 1, stride = 1;

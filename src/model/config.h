@@ -108,8 +108,10 @@ struct ExpertsConfig {
 
 // How experts are kept in balance while they are trained.
 struct BalanceConfig {
-  double loss = 0;                    // coefficient of the balance loss of each sequence
-  double z_loss = 0;                  // coefficient of the mean of log^2 Z of the router's logits
+  double loss = 0;    // coefficient of the balance loss of each sequence
+  double z_loss = 0;  // coefficient of the mean of log^2 Z of the router's logits
+  // An expert computes at most so many times the mean number of choices of each sequence; 0: all.
+  double capacity = 0;
   std::int64_t statistics_every = 0;  // steps between records of the loads; 0: never
   bool operator==(const BalanceConfig&) const = default;
 };

@@ -228,6 +228,14 @@ void check_experts(const Layout& l, const ModelConfig& model) {
         "layout.dispatch is {}, but all experts are on the {} tensor ranks of a token: raise "
         "layout.ep or remove it",
         to_string(l.dispatch), l.tp);
+  if (model.balance.capacity > 0 && !model.experts)
+    user_error("train.balance.capacity is {}, but the model has no experts: remove it",
+               model.balance.capacity);
+  if (model.balance.capacity > 0 && l.cp > 1)
+    user_error(
+        "train.balance.capacity limits the choices of whole sequences, but layout.cp {} splits "
+        "them: remove one of the two",
+        l.cp);
   if (l.ep == 0) return;
   if (!model.experts) user_error("layout.ep is {}, but the model has no experts: remove it", l.ep);
   const std::int64_t count = model.experts->count, most = std::int64_t{l.tp} * l.cp * l.dp;

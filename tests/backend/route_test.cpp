@@ -483,6 +483,38 @@ class OrderTest : public RouteTest {
 };
 KINTSUGI_ON_EACH_BACKEND(OrderTest, {DType::F32});
 
+TEST_P(OrderTest, ChoicesBeyondACapacityAreDropped) {
+  struct Case {
+    std::int64_t sequences, length, k, experts, capacity;
+  };
+  for (const Case& c : {Case{1, 5, 1, 1, 3}, Case{3, 40, 2, 4, 21}, Case{2, 65, 8, 40, 9},
+                        Case{1, 300, 4, 100, 30}, Case{4, 7, 3, 12, 1}}) {
+    const Ids ids = choices(c.sequences * c.length, c.experts, c.k);
+    Ids expected = ids;
+    double all = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const std::size_t each = static_cast<std::size_t>(c.length * c.k);
+      const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(i / each * each);
+      if (std::count(begin, ids.begin() + static_cast<std::ptrdiff_t>(i), ids[i]) < c.capacity)
+        continue;
+      expected[i] = -1;
+      ++all;
+    }
+    for (const bool counted : {true, false}) {
+      const Tensor kept = out(DType::I32, {c.sequences * c.length, c.k}),
+                   dropped = counted ? out(accumulator(), {1}) : Tensor();
+      if (counted) write(dropped, {5.0});
+      backend().limit_choices(kept, dropped, in(ids, {c.sequences * c.length, c.k}),
+                              {.length = c.length, .experts = c.experts, .capacity = c.capacity});
+      EXPECT_EQ(read_ids(kept), expected);
+      if (counted) {
+        EXPECT_EQ(read(dropped), Values{5.0 + all});
+      }
+      finish();
+    }
+  }
+}
+
 // Ranks hold `own` experts each; between theirs are those of other tensor ranks.
 TEST_P(OrderTest, VisitsOfTokensToTheRanksOfTheirExperts) {
   struct Case {

@@ -83,6 +83,27 @@ TEST(Experts, AreRecomputedWithoutRoutingAgain) {
   }
 }
 
+// Of 12 tokens with 2 choices of 4 experts each, an expert computes at most 4 choices of a
+// sequence.
+TEST(Experts, DropTheSameChoicesInEveryLayout) {
+  using enum PipelineKind;
+  Training training = mixture_training("mixtral");
+  training.length = 12;
+  training.model.balance.capacity = 0.6;
+  const Outcome alone = trained({}, training, 3);
+  for (const Recompute recompute : {Recompute::None, Recompute::Full}) {
+    training.recompute = recompute;
+    for (const RankLayout& layout :
+         {RankLayout{}, RankLayout{.tp = 2, .sequence_parallel = true},
+          RankLayout{.dp = 2, .zero = 2, .experts = 2},
+          RankLayout{.dp = 4, .experts = 4, .dispatch = Dispatch::AllToAll},
+          RankLayout{.pp = 3, .schedule = ZeroBubbleH1}})
+      expect_same(trained(layout, training, 3), alone, to_string(layout));
+  }
+  training.model.balance.capacity = 0;
+  EXPECT_NE(trained({}, training, 3).losses, alone.losses) << "nothing was dropped";
+}
+
 TEST(Experts, AreUpdatedByMuonOneByOne) {
   Training training = mixture_training("qwen3_moe");
   training.optimizer.kind = OptimizerKind::Muon;
@@ -154,6 +175,15 @@ TEST(Experts, HaveBalanceLossesOfTheFormula) {
   for (std::size_t layer = 0; layer < 3; ++layer)
     for (std::size_t expert = 0; expert < 4; ++expert)
       EXPECT_EQ(counts[layer * 4 + expert], expert < 2 ? 12 * 8 : 0) << layer << ", " << expert;
+}
+
+// All tokens choose experts 0 and 1, which compute 2 of the 8 choices of a sequence each.
+TEST(Experts, CountWhatTheyDrop) {
+  Training training = mixture_training("mixtral");
+  training.model.balance.capacity = 0.5;
+  OneRank alone(std::move(training), true);
+  const StepResult result = alone.step(1, true);
+  EXPECT_NEAR(value_of(result.scalars, "dropped_choices"), 3 * 2 * 6 / 8.0, 1e-12);
 }
 
 // Without any target, only these losses have gradients, and steps make them smaller.

@@ -36,6 +36,7 @@ const std::array<FactorLevels, kFactors>& all_levels() {
     f[kShardGroup] = {"shard_group", {}, {0, 1, 2, 4}};
     f[kExperts] = {"experts", {}, {1, 2, 4}};
     f[kDispatch] = {"dispatch", {"all-gather", "all-to-all"}, {0, 1}};
+    f[kCapacity] = {"capacity", switched, {0, 1}};
     f[kMicro] = {"micro", {}, {1, 2, 3}};
     f[kUneven] = {"uneven", switched, {0, 1}};
     f[kDropout] = {"dropout", switched, {0, 1}};
@@ -88,10 +89,12 @@ int kv_heads_of(const std::string& family, int heads) {
 // Each rank has as many experts as another, and a copy of all of them is on whole shard groups or
 // inside of one. There are as many experts as heads.
 bool may_spread_experts(const LayoutCase& c) {
-  if (c[kExperts] == 1 && c[kDispatch] == 1) return false;
-  if (c[kExperts] <= 1) return true;
   const auto known = [&](std::size_t factor) { return c[factor] != LayoutCase::kOpen; };
+  if (c[kExperts] == 1 && c[kDispatch] == 1) return false;
+  if (c[kCapacity] == 1 && c[kCp] > 1) return false;
+  if (c[kExperts] <= 1 && c[kCapacity] <= 0) return true;
   if (known(kFamily) && !tiny_model(tiny_models()[at(c[kFamily])], 1).experts) return false;
+  if (c[kExperts] <= 1) return true;
   if (known(kHeads) && known(kTp) && c[kHeads] % (c[kTp] * c[kExperts]) != 0) return false;
   if (!known(kCp) || !known(kDp)) return true;
   const int data = c[kCp] * c[kDp];
@@ -139,6 +142,7 @@ Training LayoutCase::training() const {
       .masked = values[kMasked] == 1};
   // The last bit of fp32 may decide between two experts.
   if (training.model.experts) training.precision = DType::F64;
+  if (values[kCapacity] == 1) training.model.balance.capacity = 0.8;
   if (values[kMuon] == 1) {
     training.optimizer.kind = OptimizerKind::Muon;
     training.optimizer.muon.precision = DType::F32;  // bf16 would hide differences

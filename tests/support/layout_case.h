@@ -31,6 +31,7 @@ enum Factor : std::size_t {
   kShardGroup,
   kExperts,  // data ranks with different experts
   kDispatch,
+  kCapacity,  // of experts is limited
   kMicro,
   kUneven,  // the last micro-batch has one sequence less
   kDropout,

@@ -218,6 +218,27 @@ void CpuBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids,
   }
 }
 
+void CpuBackend::limit_choices(Tensor kept, Tensor dropped, Tensor ids, const ChoiceLimit& limit) {
+  const std::int64_t each = limit.length * ids.extent(1);  // choices of a sequence
+  KINTSUGI_CHECK(kept.shape() == ids.shape() && ids.elements() % each == 0,
+                 "limit_choices: {} of {} in sequences of {}", to_string(kept.shape()),
+                 to_string(ids.shape()), limit.length);
+  std::vector<std::int64_t> counts;
+  std::int64_t all = 0;
+  for (std::int64_t i = 0; i < ids.elements(); ++i) {
+    if (i % each == 0) counts.assign(static_cast<std::size_t>(limit.experts), 0);
+    const std::int32_t id = ids.as<std::int32_t>()[i];
+    const bool drops = ++counts[static_cast<std::size_t>(id)] > limit.capacity;
+    kept.as<std::int32_t>()[i] = drops ? -1 : id;
+    all += drops ? 1 : 0;
+  }
+  if (!dropped) return;
+  visit_float(dropped.dtype(), [&]<class T>() {
+    *dropped.as<T>() = static_cast<T>(static_cast<Accumulator<T>>(*dropped.as<T>()) +
+                                      static_cast<Accumulator<T>>(all));
+  });
+}
+
 void CpuBackend::find_visits(Tensor visits, Tensor ids, const ExpertOwners& owners) {
   const std::int64_t ranks = visits.extent(1), k = ids.extent(1);
   KINTSUGI_CHECK(visits.extent(0) == ids.extent(0), "find_visits: {} of {}",

@@ -297,6 +297,9 @@ void SimBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tenso
 void SimBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids, std::int64_t) {
   add_memory("order_choices", {ids, ids, positions, rows.rows, rows.offsets});
 }
+void SimBackend::limit_choices(Tensor kept, Tensor dropped, Tensor ids, const ChoiceLimit&) {
+  add_memory("limit_choices", {kept, dropped, ids});
+}
 void SimBackend::find_visits(Tensor visits, Tensor ids, const ExpertOwners&) {
   add_memory("find_visits", {visits, ids});
 }

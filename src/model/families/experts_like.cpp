@@ -61,6 +61,7 @@ ExpertsSpec experts_spec(const ModelConfig& config, int layer, const ExpertNames
                    .scale = experts.scale,
                    .balance_loss = config.balance.loss,
                    .z_loss = config.balance.z_loss,
+                   .capacity = config.balance.capacity,
                    .layer = layer};
   for (std::int64_t i = 0; i < experts.count; ++i) {
     const auto name = [&](std::string_view matrix) {

@@ -11,7 +11,7 @@ namespace {
 // All experts are on this rank, or on its tensor ranks, which have the same tokens.
 class NoDispatcher final : public Dispatcher {
  public:
-  explicit NoDispatcher(bool other_ranks) : other_ranks_(other_ranks) {}
+  explicit NoDispatcher(bool computes_all) : computes_all_(computes_all) {}
 
   void declare(Declaration& d) override { (void)d; }
   std::int64_t most() const override { return 1; }
@@ -25,13 +25,13 @@ class NoDispatcher final : public Dispatcher {
     run.backend().combine_rows(y, x, positions, residual);
   }
   Tensor clear_dweights(const LayerRun& run, Tensor own) const override {
-    if (other_ranks_) run.backend().fill(own, 0.0);
+    if (!computes_all_) run.backend().fill(own, 0.0);
     return own;
   }
   void sum_dweights(const LayerRun&, Tensor) const override {}
 
  private:
-  bool other_ranks_;  // compute some of the choices
+  bool computes_all_;  // of the choices
 };
 
 // Every token visits all ranks. What is sent does not depend on the choices, so nobody waits for
@@ -274,7 +274,7 @@ class VisitingDispatcher final : public Dispatcher {
 }  // namespace
 
 std::unique_ptr<Dispatcher> make_dispatcher(const LayerRanks& ranks, const DispatchedLayer& layer) {
-  if (ranks.experts == 1) return std::make_unique<NoDispatcher>(ranks.tensor > 1);
+  if (ranks.experts == 1) return std::make_unique<NoDispatcher>(ranks.tensor == 1 && !layer.drops);
   if (ranks.dispatch == Dispatch::AllToAll)
     return std::make_unique<VisitingDispatcher>(ranks, layer);
   return std::make_unique<GatheringDispatcher>(ranks.experts, layer);

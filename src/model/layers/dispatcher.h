@@ -38,6 +38,7 @@ struct DispatchedLayer {
   std::int64_t experts = 0;  // of all ranks
   std::int64_t chosen = 0;   // by a token
   std::int64_t hidden = 0;
+  bool drops = false;  // some choices are not computed
 };
 std::unique_ptr<Dispatcher> make_dispatcher(const LayerRanks& ranks, const DispatchedLayer& layer);
 

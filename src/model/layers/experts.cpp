@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "model/layers/dispatcher.h"
 #include "model/layers/sublayer.h"
@@ -6,7 +7,8 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::string_view kBalanceLoss = "balance_loss", kZLoss = "router_z_loss";
+constexpr std::string_view kBalanceLoss = "balance_loss", kZLoss = "router_z_loss",
+                           kDropped = "dropped_choices";
 
 // A mixture of experts. Every tensor rank routes all tokens and computes the choices of its own
 // experts: the branch gathers the tokens and adds the ranks' results anyway. If data ranks hold
@@ -20,8 +22,10 @@ class Experts final : public Sublayer {
   void declare(Declaration& d) override {
     own_ = spec_.count / (d.ranks().tensor * d.ranks().experts);
     first_ = own_ * (d.ranks().tensor * d.ranks().experts_rank + d.ranks().tensor_rank);
-    dispatcher_ = make_dispatcher(
-        d.ranks(), {.experts = spec_.count, .chosen = spec_.chosen, .hidden = spec_.hidden});
+    dispatcher_ = make_dispatcher(d.ranks(), {.experts = spec_.count,
+                                              .chosen = spec_.chosen,
+                                              .hidden = spec_.hidden,
+                                              .drops = spec_.capacity > 0});
     counts_ = d.ranks().tensor_rank == 0;
     const double used = static_cast<double>(spec_.chosen) / static_cast<double>(spec_.count);
     const auto options = [&](const Init& init) {
@@ -40,6 +44,7 @@ class Experts final : public Sublayer {
     if (shared_) shared_->declare(d);
     if (spec_.balance_loss > 0) d.sum(kBalanceLoss);
     if (spec_.z_loss > 0) d.sum(kZLoss, spec_.z_loss);
+    if (spec_.capacity > 0) d.sum(kDropped);
   }
 
   void forward(const LayerRun& run, Tensor x) const override {
@@ -107,6 +112,8 @@ class Experts final : public Sublayer {
                        most = visitors * std::min(k, own_);
     logits_ = d.saved({.label = "router logits", .width = spec_.count, .wide = true, .kept = true});
     ids_ = d.saved({.label = "chosen experts", .width = k, .indices = true, .kept = true});
+    if (spec_.capacity > 0)
+      limited_ = d.saved({.label = "kept choices", .width = k, .indices = true, .kept = true});
     weights_ = d.saved({.label = "expert weights", .width = k, .wide = true, .kept = true});
     positions_ = d.saved({.label = "expert positions",
                           .per = Per::Bounded,
@@ -161,8 +168,21 @@ class Experts final : public Sublayer {
     options.transpose_b = true;
     run.backend().matmul(run[logits_], x, run.store().weight(router_), options);
     run.backend().route(run[ids_], run[weights_], run[logits_], {}, this->options());
-    dispatcher_->bring_choices(run, run[ids_], run[weights_]);
+    if (drops(run)) limit(run);
+    dispatcher_->bring_choices(run, computed_ids(run), run[weights_]);
   }
+  // Only what is trained is limited: a token that is generated has no sequence to share experts
+  // with.
+  bool drops(const LayerRun& run) const { return spec_.capacity > 0 && run.batch.training; }
+  void limit(const LayerRun& run) const {
+    const double mean =
+        static_cast<double>(run.size.length * spec_.chosen) / static_cast<double>(spec_.count);
+    const auto capacity = static_cast<std::int64_t>(std::ceil(spec_.capacity * mean));
+    run.backend().limit_choices(
+        run[limited_], counts_ ? run.sum(kDropped) : Tensor(), run[ids_],
+        {.length = run.size.length, .experts = spec_.count, .capacity = capacity});
+  }
+  Tensor computed_ids(const LayerRun& run) const { return drops(run) ? run[limited_] : run[ids_]; }
   // The balance loss of a sequence is that of Switch Transformer: experts / (chosen tokens^2) times
   // the sum over experts of how often they were chosen times their probabilities. It counts as
   // often as the sequence has tokens.
@@ -195,7 +215,7 @@ class Experts final : public Sublayer {
   }
 
   // Of visitors:
-  Tensor ids(const LayerRun& run) const { return dispatcher_->ids(run, run[ids_]); }
+  Tensor ids(const LayerRun& run) const { return dispatcher_->ids(run, computed_ids(run)); }
   Tensor weights(const LayerRun& run) const { return dispatcher_->weights(run, run[weights_]); }
   Tensor positions(const LayerRun& run) const {
     return run[positions_].rows(0, ids(run).extent(0));
@@ -229,6 +249,7 @@ class Experts final : public Sublayer {
   int router_ = -1, up_ = -1, down_ = -1;
   Saved logits_;                      // (tokens, experts)
   Saved ids_, weights_;               // (tokens, chosen)
+  Saved limited_;                     // (tokens, chosen): ids_, -1 if dropped
   Saved positions_;                   // (visitors, chosen): the row of each choice
   Saved rows_, offsets_;              // ExpertRows
   Saved before_;                      // (rows, 2 size): gate and up of each choice

@@ -1,4 +1,4 @@
-// The visits of tokens to the ranks that hold their experts.
+// Which choices are kept, and the visits of tokens to the ranks that hold their experts.
 #include <algorithm>
 
 #include "backend/gpu/kernels.h"
@@ -9,6 +9,25 @@ namespace kintsugi::gpu {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kMaxExperts = 1024;  // a thread each
+
+// A block per sequence, a thread per expert: every thread reads all choices of the sequence.
+template <class A>
+__global__ void __launch_bounds__(kMaxExperts)
+    limit_choices_kernel(std::int32_t* kept, A* dropped, const std::int32_t* ids, int choices,
+                         int experts, int capacity) {
+  const int expert = static_cast<int>(threadIdx.x);
+  if (expert >= experts) return;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * choices;
+  int count = 0;
+  for (int i = 0; i < choices; ++i) {
+    if (ids[first + i] != expert) continue;
+    kept[first + i] = count < capacity ? expert : -1;
+    ++count;
+  }
+  // Sums of whole numbers: their order does not matter.
+  if (dropped != nullptr && count > capacity) atomicAdd(dropped, static_cast<A>(count - capacity));
+}
 
 struct Owners {
   int first, own, stride;
@@ -72,6 +91,27 @@ void launch_gather(const Context& context, const Tensor& y, const Tensor& x,
 }
 
 }  // namespace
+
+void limit_choices(const Context& context, Tensor kept, Tensor dropped, Tensor ids,
+                   const ChoiceLimit& limit) {
+  const std::int64_t each = limit.length * ids.extent(1);
+  KINTSUGI_CHECK(kept.shape() == ids.shape() && kept.contiguous() && ids.contiguous() &&
+                     ids.elements() % each == 0 && limit.experts <= kMaxExperts,
+                 "limit_choices: {} of {} in sequences of {}, {} experts", to_string(kept.shape()),
+                 to_string(ids.shape()), limit.length, limit.experts);
+  if (ids.elements() == 0) return;
+  const auto launch = [&]<class A>(A* sum) {
+    launch_kernel(
+        context.stream, limit_choices_kernel<A>, static_cast<unsigned>(ids.elements() / each),
+        ceil_div<int>(static_cast<int>(limit.experts), 64) * 64, 0, data_of<std::int32_t>(kept),
+        sum, data_of<std::int32_t>(ids), static_cast<int>(each), static_cast<int>(limit.experts),
+        static_cast<int>(limit.capacity));
+  };
+  if (dropped && dropped.dtype() == DType::F64)
+    launch(data_of<double>(dropped));
+  else
+    launch(dropped ? data_of<float>(dropped) : static_cast<float*>(nullptr));
+}
 
 void find_visits(const Context& context, Tensor visits, Tensor ids, const ExpertOwners& owners) {
   KINTSUGI_CHECK(visits.extent(0) == ids.extent(0) && visits.contiguous() && ids.contiguous(),
