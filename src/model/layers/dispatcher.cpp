@@ -18,9 +18,10 @@ class NoDispatcher final : public Dispatcher {
   void bring_choices(const LayerRun&, Tensor, Tensor) const override {}
   Tensor ids(const LayerRun&, Tensor own) const override { return own; }
   Tensor weights(const LayerRun&, Tensor own) const override { return own; }
-  Tensor bring(const LayerRun&, Tensor own) const override { return own; }
-  Tensor brought(const LayerRun&, Tensor own) const override { return own; }
-  void combine(const LayerRun& run, Tensor y, Tensor x, Tensor positions,
+  Communicator::Work start_bringing(const LayerRun&, Tensor) const override { return {}; }
+  Tensor brought(const LayerRun&, Communicator::Work, Tensor own) const override { return own; }
+  Communicator::Work start_combining(const LayerRun&, Tensor, Tensor) const override { return {}; }
+  void combine(const LayerRun& run, Communicator::Work, Tensor y, Tensor x, Tensor positions,
                Tensor residual) const override {
     run.backend().combine_rows(y, x, positions, residual);
   }
@@ -34,40 +35,47 @@ class NoDispatcher final : public Dispatcher {
   bool computes_all_;  // of the choices
 };
 
-// Every token visits all ranks. What is sent does not depend on the choices, so nobody waits for
-// counts.
-class GatheringDispatcher final : public Dispatcher {
+// Experts on several data ranks: the memory of their visitors.
+class TravelDispatcher : public Dispatcher {
  public:
-  GatheringDispatcher(int ranks, const DispatchedLayer& layer)
-      : ranks_(ranks), hidden_(layer.hidden), chosen_(layer.chosen) {}
+  TravelDispatcher(int ranks, const DispatchedLayer& layer) : ranks_(ranks), layer_(layer) {}
 
   void declare(Declaration& d) override {
-    ids_ = d.saved({.label = "chosen experts of all ranks",
-                    .per = Per::Bounded,
-                    .width = chosen_,
-                    .most = ranks_,
-                    .indices = true,
-                    .kept = true});
-    weights_ = d.saved({.label = "expert weights of all ranks",
-                        .per = Per::Bounded,
-                        .width = chosen_,
-                        .most = ranks_,
-                        .wide = true,
-                        .kept = true});
-    brought_ = d.workspace(
-        {.label = "tokens of all ranks", .per = Per::Bounded, .width = hidden_, .most = ranks_});
-    partial_ = d.workspace({.label = "expert results of all ranks",
-                            .per = Per::Bounded,
-                            .width = hidden_,
-                            .most = ranks_});
-    dweights_ = d.workspace({.label = "gradient of expert weights of all ranks",
-                             .per = Per::Bounded,
-                             .width = chosen_,
-                             .most = ranks_,
-                             .wide = true,
-                             .training = true});
+    ids_ = d.saved(spec("chosen experts of visitors", layer_.chosen, Kind::Ids));
+    weights_ = d.saved(spec("expert weights of visitors", layer_.chosen, Kind::Weights));
+    brought_ = d.workspace(spec("visitors", layer_.hidden, Kind::Rows));
+    partial_ = d.workspace(spec("expert results of visitors", layer_.hidden, Kind::Rows));
+    TensorSpec gradient =
+        spec("gradient of expert weights of visitors", layer_.chosen, Kind::Weights);
+    gradient.training = true;
+    dweights_ = d.workspace(gradient);
   }
   std::int64_t most() const override { return ranks_; }
+
+ protected:
+  enum class Kind : std::uint8_t { Ids, Weights, Rows };
+  TensorSpec spec(std::string_view label, std::int64_t width, Kind kind) const {
+    return {.label = label,
+            .per = Per::Bounded,
+            .width = width,
+            .most = ranks_,
+            .wide = kind == Kind::Weights,
+            .indices = kind == Kind::Ids,
+            .kept = kind != Kind::Rows};
+  }
+
+  int ranks_;
+  DispatchedLayer layer_;
+  Saved ids_, weights_;          // (visitors, chosen)
+  Workspace brought_, partial_;  // (visitors, hidden)
+  Workspace dweights_;           // (visitors, chosen)
+};
+
+// Every token visits all ranks. What is sent does not depend on the choices, so nobody waits for
+// counts.
+class GatheringDispatcher final : public TravelDispatcher {
+ public:
+  using TravelDispatcher::TravelDispatcher;
 
   void bring_choices(const LayerRun& run, Tensor ids, Tensor weights) const override {
     Communicator& group = *run.context.experts;
@@ -79,21 +87,23 @@ class GatheringDispatcher final : public Dispatcher {
   Tensor ids(const LayerRun& run, Tensor) const override { return run[ids_]; }
   Tensor weights(const LayerRun& run, Tensor) const override { return run[weights_]; }
 
-  Tensor bring(const LayerRun& run, Tensor own) const override {
-    Communicator& group = *run.context.experts;
-    group.wait(group.all_gather(run[brought_], own));
+  Communicator::Work start_bringing(const LayerRun& run, Tensor own) const override {
+    return run.context.experts->all_gather(run[brought_], own);
+  }
+  Tensor brought(const LayerRun& run, Communicator::Work work, Tensor) const override {
+    run.context.experts->wait(work);
     return run[brought_];
   }
-  Tensor brought(const LayerRun& run, Tensor) const override { return run[brought_]; }
 
-  void combine(const LayerRun& run, Tensor y, Tensor x, Tensor positions,
+  Communicator::Work start_combining(const LayerRun& run, Tensor x,
+                                     Tensor positions) const override {
+    run.backend().combine_rows(run[partial_], x, positions);
+    return run.context.experts->reduce_scatter(own_sums(run), run[partial_]);
+  }
+  void combine(const LayerRun& run, Communicator::Work work, Tensor y, Tensor, Tensor,
                Tensor residual) const override {
-    Communicator& group = *run.context.experts;
-    const Tensor partial = run[partial_],
-                 own = residual ? partial.rows(group.rank() * y.extent(0), y.extent(0)) : y;
-    run.backend().combine_rows(partial, x, positions);
-    group.wait(group.reduce_scatter(own, partial));
-    if (residual) run.backend().dropout(y, own, {}, residual);
+    run.context.experts->wait(work);
+    run.backend().dropout(y, own_sums(run), {}, residual);
   }
 
   Tensor clear_dweights(const LayerRun& run, Tensor) const override {
@@ -106,82 +116,75 @@ class GatheringDispatcher final : public Dispatcher {
   }
 
  private:
-  int ranks_;
-  std::int64_t hidden_, chosen_;
-  Saved ids_, weights_;
-  Workspace brought_, partial_, dweights_;
+  Tensor own_sums(const LayerRun& run) const {
+    const std::int64_t tokens = run.size.tokens();
+    return run[partial_].rows(run.context.experts->rank() * tokens, tokens);
+  }
 };
 
 // A token visits the ranks that hold an expert it chose, each of them once. The ranks must know how
 // many visitors there are before these travel, so the host waits for the router once per layer.
-class VisitingDispatcher final : public Dispatcher {
+class VisitingDispatcher final : public TravelDispatcher {
  public:
   VisitingDispatcher(const LayerRanks& ranks, const DispatchedLayer& layer)
-      : ranks_(ranks.experts), own_rank_(ranks.experts_rank), layer_(layer) {
+      : TravelDispatcher(ranks.experts, layer), own_rank_(ranks.experts_rank) {
     const std::int64_t own = layer.experts / (ranks.tensor * ranks.experts);
     owners_ = {.first = own * ranks.tensor_rank, .own = own, .stride = own * ranks.tensor};
   }
 
   void declare(Declaration& d) override {
-    const std::int64_t k = layer_.chosen, sent = std::min<std::int64_t>(k, ranks_);
+    TravelDispatcher::declare(d);
     visits_ = d.workspace({.label = "visited ranks", .width = ranks_, .indices = true});
-    const auto kept = [&](std::string_view label, Per per, std::int64_t width, std::int64_t most,
-                          bool wide) {
-      return d.saved({.label = label,
-                      .per = per,
-                      .width = width,
-                      .most = most,
-                      .wide = wide,
-                      .indices = !wide,
-                      .kept = true});
+    rows_ = d.saved(spec("visits", 0, Kind::Ids));
+    positions_ =
+        d.saved({.label = "positions of visits", .width = ranks_, .indices = true, .kept = true});
+    const auto numbers = [&](std::string_view label, std::int64_t count) {
+      return d.saved(
+          {.label = label, .per = Per::Whole, .width = count, .indices = true, .kept = true});
     };
-    rows_ = kept("visits", Per::Bounded, 0, ranks_, false);
-    positions_ = kept("positions of visits", Per::Token, ranks_, 1, false);
-    offsets_ = kept("numbers of visits", Per::Whole, ranks_ + 1, 1, false);
-    all_offsets_ =
-        kept("numbers of visits of all ranks", Per::Whole, ranks_ * (ranks_ + 1), 1, false);
-    ids_ = kept("chosen experts of visitors", Per::Bounded, k, ranks_, false);
-    weights_ = kept("expert weights of visitors", Per::Bounded, k, ranks_, true);
-    const auto work = [&](std::string_view label, std::int64_t width, std::int64_t most) {
-      return TensorSpec{.label = label, .per = Per::Bounded, .width = width, .most = most};
+    offsets_ = numbers("numbers of visits", ranks_ + 1);
+    all_offsets_ = numbers("numbers of visits of all ranks", ranks_ * (ranks_ + 1));
+    const auto packed = [&](std::string_view label, std::int64_t width, Kind kind) {
+      TensorSpec sent = spec(label, width, kind);
+      sent.most = std::min<std::int64_t>(layer_.chosen, ranks_);
+      return d.workspace(sent);
     };
-    brought_ = d.workspace(work("visitors", layer_.hidden, ranks_));
-    partial_ = d.workspace(work("expert results of visitors", layer_.hidden, ranks_));
-    packed_ = d.workspace(work("visits of tokens", layer_.hidden, sent));
-    TensorSpec spec = work("chosen experts of visits", k, sent);
-    spec.indices = true;
-    packed_ids_ = d.workspace(spec);
-    spec = work("expert weights of visits", k, sent);
-    spec.wide = true;
-    packed_weights_ = d.workspace(spec);
-    spec = work("gradient of expert weights of visitors", k, ranks_);
-    spec.wide = spec.training = true;
-    dweights_ = d.workspace(spec);
+    packed_ = packed("visits of tokens", layer_.hidden, Kind::Rows);
+    packed_ids_ = packed("chosen experts of visits", layer_.chosen, Kind::Ids);
+    packed_weights_ = packed("expert weights of visits", layer_.chosen, Kind::Weights);
   }
-  std::int64_t most() const override { return ranks_; }
 
   void bring_choices(const LayerRun& run, Tensor ids, Tensor weights) const override {
-    Communicator& group = *run.context.experts;
     run.backend().find_visits(run[visits_], ids, owners_);
     run.backend().order_choices(rows(run), run[positions_], run[visits_], 0);
+    Communicator& group = *run.context.experts;
     group.wait(group.all_gather(run[all_offsets_], run[offsets_]));
     count(run);
-    send(run, run[ids_], run[packed_ids_], ids);
-    send(run, run[weights_], run[packed_weights_], weights);
+    const auto first = send(run, run[ids_], run[packed_ids_], ids);
+    const auto second = send(run, run[weights_], run[packed_weights_], weights);
+    group.wait(first);
+    group.wait(second);
   }
   Tensor ids(const LayerRun& run, Tensor) const override { return arrived(run, run[ids_]); }
   Tensor weights(const LayerRun& run, Tensor) const override { return arrived(run, run[weights_]); }
 
-  Tensor bring(const LayerRun& run, Tensor own) const override {
-    send(run, run[brought_], run[packed_], own);
-    return brought(run, own);
+  Communicator::Work start_bringing(const LayerRun& run, Tensor own) const override {
+    return send(run, run[brought_], run[packed_], own);
   }
-  Tensor brought(const LayerRun& run, Tensor) const override { return arrived(run, run[brought_]); }
+  Tensor brought(const LayerRun& run, Communicator::Work work, Tensor) const override {
+    run.context.experts->wait(work);
+    return arrived(run, run[brought_]);
+  }
 
-  void combine(const LayerRun& run, Tensor y, Tensor x, Tensor positions,
-               Tensor residual) const override {
+  Communicator::Work start_combining(const LayerRun& run, Tensor x,
+                                     Tensor positions) const override {
     run.backend().combine_rows(arrived(run, run[partial_]), x, positions);
-    send_back(run, y, run[packed_], run[partial_], residual);
+    return send_back(run, run[packed_], run[partial_]);
+  }
+  void combine(const LayerRun& run, Communicator::Work work, Tensor y, Tensor, Tensor,
+               Tensor residual) const override {
+    run.context.experts->wait(work);
+    run.backend().combine_rows(y, run[packed_], run[positions_], residual);
   }
 
   Tensor clear_dweights(const LayerRun& run, Tensor) const override {
@@ -190,7 +193,8 @@ class VisitingDispatcher final : public Dispatcher {
     return dweights;
   }
   void sum_dweights(const LayerRun& run, Tensor own) const override {
-    send_back(run, own, run[packed_weights_], run[dweights_], {});
+    run.context.experts->wait(send_back(run, run[packed_weights_], run[dweights_]));
+    run.backend().combine_rows(own, run[packed_weights_], run[positions_]);
   }
 
  private:
@@ -242,32 +246,29 @@ class VisitingDispatcher final : public Dispatcher {
     return x.rows(0, sum(numbers(run).received));
   }
 
-  void send(const LayerRun& run, const Tensor& to, const Tensor& packed, const Tensor& own) const {
+  Communicator::Work send(const LayerRun& run, const Tensor& to, const Tensor& packed,
+                          const Tensor& own) const {
     const Numbers& all = numbers(run);
     run.backend().gather_rows(packed, own, rows(run));
-    exchange(run, arrived(run, to), packed.rows(0, sum(all.sent)), all.received, all.sent);
+    return exchange(run, arrived(run, to), packed.rows(0, sum(all.sent)), all.received, all.sent);
   }
-  // own (tokens, width) = [residual +] the sums of what the visited ranks computed.
-  void send_back(const LayerRun& run, const Tensor& own, const Tensor& packed, const Tensor& from,
-                 const Tensor& residual) const {
+  // What visited ranks computed comes back in the order of send().
+  Communicator::Work send_back(const LayerRun& run, const Tensor& packed,
+                               const Tensor& from) const {
     const Numbers& all = numbers(run);
-    const Tensor returned = packed.rows(0, sum(all.sent));
-    exchange(run, returned, arrived(run, from), all.sent, all.received);
-    run.backend().combine_rows(own, returned, run[positions_], residual);
+    return exchange(run, packed.rows(0, sum(all.sent)), arrived(run, from), all.sent, all.received);
   }
-  void exchange(const LayerRun& run, const Tensor& to, const Tensor& from,
-                const std::vector<std::int64_t>& received,
-                const std::vector<std::int64_t>& sent) const {
-    Communicator& group = *run.context.experts;
+  static Communicator::Work exchange(const LayerRun& run, const Tensor& to, const Tensor& from,
+                                     const std::vector<std::int64_t>& received,
+                                     const std::vector<std::int64_t>& sent) {
     const ExchangeCounts counts{times(sent, from.extent(1)), times(received, to.extent(1))};
-    group.wait(group.all_to_all(to, from, counts));
+    return run.context.experts->all_to_all(to, from, counts);
   }
 
-  int ranks_, own_rank_;
-  DispatchedLayer layer_;
+  int own_rank_;
   ExpertOwners owners_;
-  Saved rows_, positions_, offsets_, all_offsets_, ids_, weights_;
-  Workspace visits_, brought_, partial_, packed_, packed_ids_, packed_weights_, dweights_;
+  Saved rows_, positions_, offsets_, all_offsets_;
+  Workspace visits_, packed_, packed_ids_, packed_weights_;
   mutable std::map<const void*, Numbers> numbers_;  // of micro-batches, by the memory of offsets
 };
 

@@ -21,13 +21,19 @@ class Dispatcher {
   virtual Tensor ids(const LayerRun& run, Tensor own) const = 0;  // (visitors, k)
   virtual Tensor weights(const LayerRun& run, Tensor own) const = 0;
 
-  // Brings the rows of own (tokens, hidden), into a buffer that the next call overwrites.
-  virtual Tensor bring(const LayerRun& run, Tensor own) const = 0;
-  virtual Tensor brought(const LayerRun& run, Tensor own) const = 0;  // by the last call
+  // Starts to bring the rows of own (tokens, hidden), into a buffer that the next call overwrites,
+  // and waits for them.
+  virtual Communicator::Work start_bringing(const LayerRun& run, Tensor own) const = 0;
+  virtual Tensor brought(const LayerRun& run, Communicator::Work work, Tensor own) const = 0;
+  Tensor bring(const LayerRun& run, Tensor own) const {
+    return brought(run, start_bringing(run, own), own);
+  }
   // y (tokens, hidden) = [residual +] the sums over all ranks of the rows of x at the positions
-  // (visitors, k) of a visitor.
-  virtual void combine(const LayerRun& run, Tensor y, Tensor x, Tensor positions,
-                       Tensor residual) const = 0;
+  // (visitors, k) of a visitor. Rows travel between the two calls.
+  virtual Communicator::Work start_combining(const LayerRun& run, Tensor x,
+                                             Tensor positions) const = 0;
+  virtual void combine(const LayerRun& run, Communicator::Work work, Tensor y, Tensor x,
+                       Tensor positions, Tensor residual) const = 0;
   // The gradients of the weights: all are 0, then those of the visitors, then their sum in own.
   virtual Tensor clear_dweights(const LayerRun& run, Tensor own) const = 0;
   virtual void sum_dweights(const LayerRun& run, Tensor own) const = 0;

@@ -50,18 +50,20 @@ class Experts final : public Sublayer {
   void forward(const LayerRun& run, Tensor x) const override {
     if (!run.repeats) route(run, x);
     if (!run.repeats && run.batch.training && counts_) count(run);
+    const auto work = dispatcher_->start_bringing(run, x);
     run.backend().order_choices(rows(run), positions(run), ids(run), first_);
-    run.backend().grouped_matmul(run[before_], dispatcher_->bring(run, x), up(run), rows(run),
-                                 {.transpose_b = true, .tokens_a = true});
-    activate(run);
     if (shared_) shared_->forward(run, x);
+    run.backend().grouped_matmul(run[before_], dispatcher_->brought(run, work, x), up(run),
+                                 rows(run), {.transpose_b = true, .tokens_a = true});
+    activate(run);
   }
 
   void output(const LayerRun& run, Tensor y, Tensor residual) const override {
     run.backend().grouped_matmul(run[results_], run[activated_], down(run), rows(run),
                                  {.transpose_b = true});
-    dispatcher_->combine(run, y, run[results_], positions(run), residual);
-    if (shared_) shared_->output(run, y, y);
+    const auto work = dispatcher_->start_combining(run, run[results_], positions(run));
+    if (shared_) shared_->output(run, y, residual);
+    dispatcher_->combine(run, work, y, run[results_], positions(run), shared_ ? y : residual);
   }
 
   void recompute(const LayerRun& run) const override {
@@ -71,17 +73,19 @@ class Experts final : public Sublayer {
 
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override {
     Backend& backend = run.backend();
+    const auto coming = dispatcher_->start_bringing(run, dy);
     if (shared_) shared_->backward_input(run, dx, dy);
-    backend.grouped_matmul(run[dactivated_], dispatcher_->bring(run, dy), down(run), rows(run),
-                           {.tokens_a = true});
+    backend.grouped_matmul(run[dactivated_], dispatcher_->brought(run, coming, dy), down(run),
+                           rows(run), {.tokens_a = true});
     const Tensor dweights = dispatcher_->clear_dweights(run, run[dweights_]);
     backend.expert_swiglu_backward(run[dbefore_], dweights, run[dactivated_], run[before_],
                                    weights(run), rows(run));
-    dispatcher_->sum_dweights(run, run[dweights_]);
     backend.grouped_matmul(run[results_], run[dbefore_], up(run), rows(run), {});
-    dispatcher_->combine(run, dx, run[results_], positions(run), shared_ ? dx : Tensor());
+    const auto going = dispatcher_->start_combining(run, run[results_], positions(run));
+    dispatcher_->sum_dweights(run, run[dweights_]);
     backend.route_backward(run[dlogits_], run[dweights_], run[ids_], run[logits_], options(),
                            losses(run));
+    dispatcher_->combine(run, going, dx, run[results_], positions(run), shared_ ? dx : Tensor());
     backend.matmul(dx, run[dlogits_], run.store().weight(router_), {.residual = dx});
   }
 
@@ -100,7 +104,7 @@ class Experts final : public Sublayer {
     const bool halved = !run.kept_gradients.empty();  // otherwise backward_input has brought it
     if (const Tensor gradient = run.store().gradient(down_, down_shape()))
       run.backend().grouped_weight_gradient(
-          gradient, halved ? dispatcher_->bring(run, dy) : dispatcher_->brought(run, dy),
+          gradient, halved ? dispatcher_->bring(run, dy) : dispatcher_->brought(run, {}, dy),
           run[activated_], rows(run), {.tokens_a = true, .accumulate = run.accumulates()});
     if (shared_) shared_->backward_output_weight(run, dy, own_dy);
   }
