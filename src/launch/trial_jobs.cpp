@@ -56,7 +56,7 @@ double measured_in(const fs::path& metrics, int steps) {
 }  // namespace
 
 std::vector<std::string> layout_overrides(const Layout& l) {
-  return {"layout=" + to_yaml(l), fmt::format("batch.micro={}", l.micro_batch)};
+  return {"layout=" + to_flow_yaml(l), fmt::format("batch.micro={}", l.micro_batch)};
 }
 
 TrialJobs::TrialJobs(TrialSetup setup)

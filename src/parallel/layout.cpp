@@ -292,7 +292,7 @@ std::string to_string(const Layout& l) {
   return text;
 }
 
-std::string to_yaml(const Layout& l) {
+std::string to_flow_yaml(const Layout& l) {
   std::string experts;
   if (l.ep > 0) experts = fmt::format(", ep: {}, dispatch: {}", l.ep, to_string(l.dispatch));
   return fmt::format(

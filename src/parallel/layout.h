@@ -49,8 +49,8 @@ struct Layout {
   int expert_ranks() const { return ep == 0 ? 1 : ep / tp; }  // data ranks with different experts
   bool operator==(const Layout&) const = default;
 };
-std::string to_string(const Layout& layout);  // "tp4 pp16 dp2 micro1 zero1 …"
-std::string to_yaml(const Layout& layout);    // the section `layout`: "{tp: 4, cp: 1, …}"
+std::string to_string(const Layout& layout);     // "tp4 pp16 dp2 micro1 zero1 …"
+std::string to_flow_yaml(const Layout& layout);  // the section `layout`: "{tp: 4, cp: 1, …}"
 
 // The sizes of the training job that a layout must divide. The model must outlive it.
 struct Workload {

@@ -341,7 +341,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       job.optimizer.kind == OptimizerKind::Muon ? "kind: muon, " : "",
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
       job.model.fp8.on() ? fmt::format("fp8: {}, ", fp8_yaml(job.model.fp8)) : "",
-      job.checkpoint_every, to_yaml(l));
+      job.checkpoint_every, to_flow_yaml(l));
 }
 
 }  // namespace kintsugi
