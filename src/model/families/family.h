@@ -21,6 +21,7 @@ struct FamilyInfo {
   bool windows = false;        // layers may have sliding windows
   bool values = false;         // the family uses value_size
   bool experts = false;        // its layers have experts
+  bool latent = false;         // its attention has latents (LatentConfig)
   bool document_masks = true;  // attention can be limited to a document
   // The ends of the names of tensors that files may have beside the weights: masks and tables that
   // are computed, not trained. Unused entries are null.
