@@ -325,6 +325,8 @@ void ModelConfig::complete_and_check() {
   if (value_size != 0 && !family_info(family).values)
     user_error("value_size is {}, but family {} has no such size: remove it", value_size,
                to_string(family));
+  if (qk_norm && !family_info(family).qk_norm)
+    user_error("qk_norm is true, but family {} has no such choice: remove it", to_string(family));
   if (ffn_size == 0) ffn_size = 4 * hidden_size;
   check_size("ffn_size", ffn_size);
   if (const auto check = family_info(family).check) check(*this);

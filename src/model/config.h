@@ -21,7 +21,9 @@ enum class Family : std::uint8_t {
   Retnet,
   Mixtral,
   Olmoe,
-  Qwen3Moe
+  Qwen3Moe,
+  Dots1,
+  Glm4Moe
 };
 enum class PositionKind : std::uint8_t { Learned, Rope, Alibi, Retention };
 // Whether a layer's attention sees all earlier tokens or only those in a sliding window.
@@ -122,6 +124,7 @@ struct ExpertsConfig {
 struct BalanceConfig {
   double loss = 0;                    // coefficient of the balance loss of each sequence
   double z_loss = 0;                  // coefficient of the mean of log^2 Z of the router's logits
+  double bias_speed = 0;              // what a step adds to or takes from the biases of routers
   std::int64_t statistics_every = 0;  // steps between records of the loads; 0: never
   bool operator==(const BalanceConfig&) const = default;
 };
@@ -140,6 +143,7 @@ struct ModelConfig {
   std::optional<LatentConfig> latent = {};
   std::optional<ExpertsConfig> experts = {};
   std::int64_t value_size = 0;  // RetNet: width of the values of all heads; 0 in other families
+  bool qk_norm = false;         // GLM: norms on each head of q and k; false in other families
   // Learned positions: rows of the table. Otherwise: the intended maximum sequence length.
   std::int64_t max_positions = 0;
   double norm_eps = 1e-5;

@@ -79,6 +79,7 @@ int Declaration::add(Parameter parameter, const Options& options) {
   parameter.data = options.data;
   parameter.packed = options.packed;
   parameter.hidden = options.hidden;
+  parameter.wide = options.wide;
   flops_.linear += parameter.flops;
   parameter.shard.parts = shard.parts;
   if (shard.along == Shard::Along::None) parameter.shard.dimension = -1;

@@ -141,6 +141,7 @@ class Declaration {
     bool in_out = false;
     bool packed = false;  // forms one matrix with the preceding parameter
     bool hidden = false;  // Parameter::hidden
+    bool wide = false;    // Parameter::wide
     // The outputs belong to so many matrices (MatrixParts).
     int matrices = 1;
     std::int64_t turn = 0;

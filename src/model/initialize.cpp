@@ -227,9 +227,20 @@ void StoredParameters::fill_parameter(Backend& backend, const Tensor& destinatio
 
 // ---- all weights
 
+namespace {
+
+void fill_all(Backend& backend, const ParameterStore& store, const ParameterSource& source) {
+  const std::vector<Bucket>& buckets = store.set().buckets();
+  for (int i = 0; i < static_cast<int>(buckets.size()); ++i) {
+    const Bucket& bucket = buckets[static_cast<std::size_t>(i)];
+    source.fill(backend, store.bucket_weights(i), store.set(), bucket.begin, bucket.end);
+  }
+}
+
+}  // namespace
+
 void initialize_parameters(Backend& backend, const ParameterStore& store, std::uint64_t seed) {
-  FreshParameters(seed).fill(backend, store.weights(), store.set(), 0,
-                             store.set().buffer_elements());
+  fill_all(backend, store, FreshParameters(seed));
 }
 
 void load_parameters(Backend& backend, const ParameterStore& store, const SafetensorsModel& source,
@@ -238,7 +249,7 @@ void load_parameters(Backend& backend, const ParameterStore& store, const Safete
   const StoredParameters stored(loader, source, store.set());  // says what is missing first
   check_unused_weights(source, config, config, options.unused);
   verify_weights(directory_of(source), loader, options.verify);
-  stored.fill(backend, store.weights(), store.set(), 0, store.set().buffer_elements());
+  fill_all(backend, store, stored);
   loader.run(options.progress);
 }
 

@@ -78,15 +78,19 @@ void add_adapters(ModelSpec& model, const LoraConfig& lora) {
   });
 }
 
-bool is_trained(const ModelConfig& config, const Parameter& parameter) {
+bool is_frozen(const ModelConfig& config, const Parameter& parameter) {
   const std::string& name = parameter.name;
   if (std::ranges::any_of(config.freeze, [&](const std::string& pattern) {
         return matches_parameter(pattern, name);
       }))
-    return false;
-  if (!config.lora.on() || parameter.group == ParameterGroup::Adapter) return true;
-  if (!config.labels.empty() && parameter.group == ParameterGroup::Head) return true;
-  return names_module(config.lora.train, module_of(name));
+    return true;
+  if (!config.lora.on() || parameter.group == ParameterGroup::Adapter) return false;
+  if (!config.labels.empty() && parameter.group == ParameterGroup::Head) return false;
+  return !names_module(config.lora.train, module_of(name));
+}
+
+bool is_trained(const ModelConfig& config, const Parameter& parameter) {
+  return !parameter.wide && !is_frozen(config, parameter);
 }
 
 int first_trained_layer(const ModelConfig& config) {

@@ -15,8 +15,10 @@ inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 // Adds adapters to the matrices that LoraConfig::targets names.
 void add_adapters(ModelSpec& model, const LoraConfig& lora);
 
-// Whether the parameter is trained: with adapters, only they and LoraConfig::train are, and the
-// head of a classifier; without, all but those that ModelConfig::freeze matches.
+// Whether the parameter is frozen: with adapters, all but them and LoraConfig::train are, and the
+// head of a classifier; without, those that ModelConfig::freeze matches.
+bool is_frozen(const ModelConfig& config, const Parameter& parameter);
+// Whether gradients train it: it is neither frozen nor wide.
 bool is_trained(const ModelConfig& config, const Parameter& parameter);
 
 // The lowest layer with a parameter that is trained; -1 if one of the embedding is, the number of

@@ -12,6 +12,7 @@ ModelSize count_parameters(const ParameterSet& set) {
   ModelSize size;
   double active = 0;
   for (const Parameter& parameter : set.parameters()) {
+    if (parameter.wide) continue;
     size.by_group[static_cast<std::size_t>(parameter.group)] += parameter.shape.elements();
     size.total += parameter.shape.elements();
     active += parameter.used * static_cast<double>(parameter.shape.elements());

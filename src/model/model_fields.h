@@ -30,6 +30,7 @@ void visit_model_fields(Config& config, Visit&& visit) {
   visit("latent", config.latent);
   visit("experts", config.experts);
   visit("value_size", config.value_size);
+  visit("qk_norm", config.qk_norm);
   visit("max_positions", config.max_positions);
   visit("norm_eps", config.norm_eps);
   visit("rope_theta", config.rope_theta);

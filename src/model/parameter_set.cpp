@@ -76,7 +76,7 @@ void ParameterSet::collect(const ModelSpec& model, const ModelShard& shard) {
 
 void ParameterSet::assign_offsets(int layers) {
   const auto order = [](const Parameter& p) {
-    return std::tuple(p.bucket, p.data, !p.trained, !p.fp8, !p.decay);
+    return std::tuple(p.bucket, p.data, !p.trained, p.wide, !p.fp8, !p.decay);
   };
   std::ranges::stable_sort(
       parameters_, [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });
@@ -92,12 +92,13 @@ void ParameterSet::assign_offsets(int layers) {
                   .data = first.data,
                   .trained = first.trained,
                   .fp8 = first.fp8,
+                  .wide = first.wide,
                   .begin = end,
                   .decay_end = end};
     if (bucket.role == Bucket::Role::Block) bucket.layer = first.bucket - kFirstBlockBucket;
     const auto belongs = [&](const Parameter& p) {
       return p.bucket == first.bucket && p.data == first.data && p.trained == first.trained &&
-             p.fp8 == first.fp8;
+             p.fp8 == first.fp8 && p.wide == first.wide;
     };
     for (; i < parameters_.size() && belongs(parameters_[i]); ++i) {
       Parameter& parameter = parameters_[i];

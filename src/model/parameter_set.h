@@ -59,6 +59,9 @@ struct Parameter {
   bool packed = false;
   bool fp8 = false;     // a matrix that fp8 matmuls read, perhaps together with packed ones
   bool hidden = false;  // a matrix between activations of layers: neither embedding nor head
+  // Stored in accumulator precision in every run and its files, and not trained by gradients: the
+  // layer's buffer in transformers, which does not count it as a parameter.
+  bool wide = false;
   // Groups that hold partial gradients of it, besides the data groups: tp ranks with other rows or
   // heads, tp ranks with the same key and value heads, or the other stage that has the tied table.
   std::vector<GroupKind> sum_over = {};
@@ -71,7 +74,7 @@ struct Parameter {
 
 // A contiguous range of the flat buffers that is reduced, gathered and updated as a unit.
 // Parameters with weight decay come first. All parameters have the same data groups; all are
-// trained or none is; fp8 matmuls read all or none.
+// trained or none is; fp8 matmuls read all or none; all are wide or none is.
 struct Bucket {
   enum class Role : std::uint8_t { Table, Embedding, Block, Head };
   Role role = Role::Block;  // Table: a tied table whose other copy is on another stage
@@ -79,6 +82,7 @@ struct Bucket {
   DataGroups data = {};
   bool trained = true;
   bool fp8 = false;
+  bool wide = false;
   std::int64_t begin = 0;
   std::int64_t decay_end = 0;  // weight decay applies to [begin, decay_end)
   std::int64_t end = 0;

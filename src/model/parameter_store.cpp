@@ -18,7 +18,10 @@ ParameterStore::ParameterStore(const ParameterSet& set, Arena& arena, DType dtyp
                                 {set.buffer_elements()});
   for (std::size_t i = 0; i < memory_.size(); ++i) {
     const Bucket& bucket = set.buckets()[i];
-    memory_[i].weights = weights_.rows(bucket.begin, bucket.end - bucket.begin);
+    memory_[i].weights = bucket.wide && accumulator_of(dtype) != dtype
+                             ? arena.allocate(Region::Weights, "weights", accumulator_of(dtype),
+                                              {bucket.end - bucket.begin})
+                             : weights_.rows(bucket.begin, bucket.end - bucket.begin);
     if (with_gradients)
       memory_[i].gradients = gradients_.rows(bucket.begin, bucket.end - bucket.begin);
   }

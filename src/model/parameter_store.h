@@ -23,7 +23,8 @@ class ParameterStore {
  public:
   // Allocates no memory: set_weights() and set_gradients() provide it.
   ParameterStore(const ParameterSet& set, DType dtype);
-  // Allocates all buckets contiguously. Generation and scoring need no gradients.
+  // Allocates all buckets contiguously, but those that are wide (Parameter::wide). Generation and
+  // scoring need no gradients.
   ParameterStore(const ParameterSet& set, Arena& arena, DType dtype, bool with_gradients);
   // Allocates the fp8 copies of all matrices that fp8 matmuls read: of each, or one buffer for all,
   // if weights are in memory only while they are used. After set_weights().
@@ -37,7 +38,8 @@ class ParameterStore {
 
   const ParameterSet& set() const { return *set_; }
   DType dtype() const { return dtype_; }
-  // (buffer_elements); empty if the store was built without memory.
+  // (buffer_elements); empty if the store was built without memory. The elements of wide buckets
+  // are unused, unless this is accumulator precision.
   Tensor weights() const { return weights_; }
   Tensor gradients() const { return gradients_; }  // in accumulator precision
   Tensor weight(int index) const { return weight(index, (*set_)[index].shape); }
@@ -46,7 +48,8 @@ class ParameterStore {
   // gradient of a parameter that is not trained is empty.
   Tensor weight(int first, Shape shape) const;
   Tensor gradient(int first, Shape shape) const;
-  // The weights are in accumulator precision, because their fp8 copies are all that layers read.
+  // The weights are in accumulator precision: they are wide, or their fp8 copies are all that
+  // layers read.
   bool is_unrounded(int index) const {
     const Tensor weights = bucket_weights((*set_)[index].bucket);
     return weights && weights.dtype() != dtype_;

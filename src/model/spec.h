@@ -137,6 +137,9 @@ struct ExpertsSpec {
   std::int64_t count = 0, chosen = 0;
   std::int64_t hidden = 0, size = 0;  // inputs and width of an expert
   std::string router = {};
+  // Added to the scores when experts are chosen, but not to their weights; empty: there is none. No
+  // gradient trains it: it follows the loads of the experts (BalanceConfig::bias_speed).
+  std::string bias = {};
   std::vector<std::string> up = {};    // gate, then up of each expert
   std::vector<std::string> down = {};  // one per expert
   Init router_init = {}, up_init = {}, down_init = {};

@@ -13,6 +13,7 @@ namespace kintsugi {
 struct StateSegment {
   const UpdateRule* rule = nullptr;
   int bucket = 0;
+  bool wide = false;          // Bucket::wide; then it has no rule
   Sharding::Range range;      // in the set's numbering, without the padding at the end of the shard
   std::int64_t elements = 0;  // in the state, with that padding
   std::int64_t at = 0;        // offset of the first element among all that this rank owns

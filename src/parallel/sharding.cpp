@@ -108,31 +108,36 @@ void Sharding::allocate(Arena& arena) {
 void Sharding::allocate_weights(Arena& arena) {
   weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, sharded",
                             options_.precision, {weight_offsets_.end(zero_ < 3)});
-  if (const std::int64_t unrounded = unrounded_offsets_.end(true); unrounded > 0)
+  if (const std::int64_t unrounded = unrounded_offsets_.end(zero_ < 3); unrounded > 0)
     unrounded_weights_ = arena.allocate(Region::Optimizer, "master weights",
                                         accumulator_of(options_.precision), {unrounded});
   if (zero_ == 3) return;
-  for (int bucket = 0; bucket < buckets_; ++bucket) {
-    const auto b = static_cast<std::size_t>(bucket);
-    store_.set_weights(
-        bucket, is_unrounded(bucket)
-                    ? unrounded_weights_.rows(unrounded_offsets_.whole[b], whole_elements(bucket))
-                    : weights_.rows(weight_offsets_.whole[b], whole_elements(bucket)));
-  }
+  for (int bucket = 0; bucket < buckets_; ++bucket)
+    store_.set_weights(bucket, stored_memory(bucket));
+}
+
+Tensor Sharding::stored_memory(int bucket) const {
+  const auto b = static_cast<std::size_t>(bucket);
+  const bool unrounded = is_unrounded(bucket);
+  const Offsets& offsets = unrounded ? unrounded_offsets_ : weight_offsets_;
+  const Tensor& weights = unrounded ? unrounded_weights_ : weights_;
+  return zero_ < 3 ? weights.rows(offsets.whole[b], whole_elements(bucket))
+                   : weights.rows(offsets.sharded[b], shard_elements(bucket));
 }
 
 bool Sharding::is_unrounded(int bucket) const {
   const Bucket& one = set_->buckets()[bucket];
-  return options_.unrounded_fp8_weights && one.fp8 && one.trained && zero_ < 3 &&
-         shard(bucket).size() == 1 && accumulator_of(options_.precision) != options_.precision;
+  if (accumulator_of(options_.precision) == options_.precision) return false;
+  return one.wide || (options_.unrounded_fp8_weights && one.fp8 && one.trained && zero_ < 3 &&
+                      shard(bucket).size() == 1);
 }
 
 void Sharding::allocate_slots(Arena& arena) {
   for (Slot& slot : slots_) {
     if (slot.elements == 0) continue;
     if (zero_ == 3)
-      slot.weights = arena.allocate(Region::Communication, "gathered weights", options_.precision,
-                                    {slot.elements});
+      slot.weights =
+          arena.allocate(Region::Communication, "gathered weights", slot.dtype, {slot.elements});
     if (!whole_gradients_ && slot.trained)
       slot.gradients = arena.allocate(Region::Communication, "gradients of a layer",
                                       accumulator_of(options_.precision), {slot.elements});
@@ -180,6 +185,7 @@ void Sharding::register_memory() {
   for (const DataGroups& data : data_groups_) {
     Communicator& shard = (*groups_)[data.shard];
     add(shard, weights_);
+    add(shard, unrounded_weights_);
     for (Communicator* const group : {&shard, &(*groups_)[data.replica]}) {
       if (!offload_) add(*group, gradients_);
       for (const Tensor& wire : wire_) add(*group, wire);
@@ -192,20 +198,21 @@ void Sharding::register_memory() {
 }
 
 // Four slots per data group, each for the buckets that are trained and for those that are not, and
-// for those that fp8 matmuls read and for others, since a layer may have all of them. Blocks
-// alternate between slots 0 and 1. Embedding and head share slot 2; if they are tied and both are
-// in use at the same time, the head gets slot 3. A tied table whose other copy is on another stage
-// gets slot 3.
+// for those that fp8 matmuls read and for others, and for those that are wide, since a layer may
+// have all of them. Blocks alternate between slots 0 and 1. Embedding and head share slot 2; if
+// they are tied and both are in use at the same time, the head gets slot 3. A tied table whose
+// other copy is on another stage gets slot 3.
 void Sharding::find_slots() {
-  constexpr std::size_t kEach = 4;
-  slots_.resize(4 * kEach * data_groups_.size());
-  std::vector<std::size_t> blocks(4 * data_groups_.size());  // so far
+  constexpr std::size_t kEach = 4, kKinds = 5;
+  slots_.resize(kKinds * kEach * data_groups_.size());
+  std::vector<std::size_t> blocks(kKinds * data_groups_.size());  // so far
+  const auto kind_of = [](const Bucket& bucket) -> std::size_t {
+    return bucket.wide ? 4 : (bucket.trained ? 0 : 2) + (bucket.fp8 ? 1 : 0);
+  };
   const bool tied_in_stage =
       options_.tied && set_->buckets().front().role == Bucket::Role::Embedding;
   for (int bucket = 0; bucket < buckets_; ++bucket) {
-    const bool fp8 = set_->buckets()[bucket].fp8;
-    const std::size_t group =
-        4 * data_group(bucket) + (trained(bucket) ? 0u : 2u) + (fp8 ? 1u : 0u);
+    const std::size_t group = kKinds * data_group(bucket) + kind_of(set_->buckets()[bucket]);
     std::size_t at = 3;
     switch (set_->buckets()[bucket].role) {
       case Bucket::Role::Block:
@@ -224,6 +231,7 @@ void Sharding::find_slots() {
     Slot& slot = slot_of(bucket);
     slot.shard = &shard(bucket);
     slot.trained = trained(bucket);
+    slot.dtype = is_unrounded(bucket) ? accumulator_of(options_.precision) : options_.precision;
     slot.elements = std::max(slot.elements, whole_elements(bucket));
   }
 }
@@ -303,14 +311,7 @@ Sharding::Range Sharding::stored_weights(int bucket) const {
 }
 
 Tensor Sharding::weights_at(int bucket, Range range) const {
-  const auto b = static_cast<std::size_t>(bucket);
-  if (is_unrounded(bucket))
-    return unrounded_weights_.rows(
-        unrounded_offsets_.whole[b] + range.begin - set_->buckets()[b].begin, range.size());
-  const std::int64_t begin = zero_ < 3
-                                 ? weight_offsets_.whole[b] + range.begin - set_->buckets()[b].begin
-                                 : weight_offsets_.sharded[b] + range.begin - owned(bucket).begin;
-  return weights_.rows(begin, range.size());
+  return stored_memory(bucket).rows(range.begin - stored_weights(bucket).begin, range.size());
 }
 
 // ---- weights
@@ -321,9 +322,8 @@ void Sharding::gather(int bucket) {
   slot.shard->wait(std::exchange(slot.gathering, {}));  // of prefetched weights that were not used
   apply_late_update(bucket);
   slot.bucket = bucket;
-  slot.gathering = slot.shard->all_gather(
-      slot.weights.rows(0, whole_elements(bucket)),
-      weights_.rows(weight_offsets_.sharded[bucket], shard_elements(bucket)));
+  slot.gathering =
+      slot.shard->all_gather(slot.weights.rows(0, whole_elements(bucket)), stored_memory(bucket));
 }
 
 void Sharding::need_weights(int bucket) {

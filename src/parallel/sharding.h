@@ -104,9 +104,9 @@ class Sharding final : public BucketHooks {
   Range owned_by(int bucket, int shard_rank) const;  // by another rank of its shard group
   std::int64_t shard_elements(int bucket) const { return shard_sizes_[bucket]; }
   Tensor owned_weights(int bucket) const;  // (owned size)
-  // The weights of a bucket are stored in accumulator precision and are their own master copy:
-  // there is no copy in the run's precision, because fp8 matmuls read copies in fp8. Only if a rank
-  // owns the whole bucket.
+  // The weights of a bucket are stored in accumulator precision, and not in that of the run: they
+  // are wide (Parameter::wide), or fp8 matmuls read copies of them in fp8. The latter are their own
+  // master copy, if a rank owns the whole bucket.
   bool is_unrounded(int bucket) const;
   bool trained(int bucket) const { return set_->buckets()[bucket].trained; }
   // (owned size), in accumulator precision; in host memory if gradients are offloaded. Only of a
@@ -126,7 +126,7 @@ class Sharding final : public BucketHooks {
   // The elements of a bucket whose weights are stored on this rank: the owned ones with ZeRO 3,
   // otherwise all.
   Range stored_weights(int bucket) const;
-  // The memory of stored elements.
+  // The memory of stored elements, in accumulator precision if is_unrounded().
   Tensor weights_at(int bucket, Range range) const;
 
   // Sets all memory to zero, including padding, which is never written later. Registers the memory
@@ -162,6 +162,7 @@ class Sharding final : public BucketHooks {
     std::int64_t elements = 0;
     Communicator* shard = nullptr;  // shard group of all buckets that use this slot
     bool trained = true;            // whether they are trained
+    DType dtype = DType::F32;       // of their weights
     Tensor weights, gradients;
     int bucket = -1;  // whose weights are in it, or being gathered into it
     bool busy = false;
@@ -196,6 +197,8 @@ class Sharding final : public BucketHooks {
   std::int64_t whole_elements(int bucket) const {  // with padding
     return shard_elements(bucket) * shard(bucket).size();
   }
+  // All weights of a bucket that are stored on this rank, with padding.
+  Tensor stored_memory(int bucket) const;
   void find_slots();
   Slot& slot_of(int bucket) { return slots_[slot_of_[bucket]]; }
   Tensor own_shard(int bucket, const Tensor& whole) const;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "backend/phase.h"
 #include "core/error.h"
 #include "model/families/family.h"
 #include "model/fp8.h"
+#include "model/lora.h"
 #include "model/objective_scalars.h"
 
 namespace kintsugi {
@@ -111,10 +113,10 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
     fp8_statistics_ = arena_.allocate(
         Region::Workspace, "fp8 statistics", DType::F32,
         {static_cast<std::int64_t>(fp8_sites(model_spec(options.model)).size()), 3, 4});
-  if (options.model.experts)
-    expert_counts_ =
-        arena_.allocate(Region::Workspace, "expert counts", accumulator_of(options.precision),
-                        {options.model.layers, options.model.experts->count});
+  for (Tensor* const sums : {&experts_.counts, &experts_.bias_steps})
+    if (options.model.experts && (sums == &experts_.counts || balances_experts()))
+      *sums = arena_.allocate(Region::Workspace, "expert counts", accumulator_of(options.precision),
+                              {options.model.layers, options.model.experts->count});
   if (options.skip_step)
     loss_total_ =
         arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
@@ -182,7 +184,8 @@ void Engine::initialize(std::uint64_t seed) {
 void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master,
                            const ParameterSource& average) {
   for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
-    if (sharding_.is_unrounded(bucket)) continue;  // they are master weights
+    if (sharding_.is_unrounded(bucket) && sharding_.trained(bucket))
+      continue;  // they are master weights
     const Sharding::Range stored = sharding_.stored_weights(bucket);
     weights.fill(*backend_, sharding_.weights_at(bucket, stored), set_, stored.begin, stored.end);
   }
@@ -248,7 +251,41 @@ std::vector<float> Engine::fp8_statistics() {
   return numbers;
 }
 
-std::vector<double> Engine::expert_counts() { return to_doubles(*backend_, expert_counts_); }
+std::vector<double> Engine::expert_counts() { return to_doubles(*backend_, experts_.counts); }
+
+std::vector<double> Engine::total_expert_counts() {
+  std::vector<double> counts = expert_counts();
+  sum_over_ranks(counts);
+  return counts;
+}
+
+// Every rank computes the same from integers and updates the biases that it stores: no rank sends
+// them.
+void Engine::balance_experts(std::span<const double> total_counts) {
+  const auto experts = static_cast<std::size_t>(options_.model.experts->count);
+  std::vector<double> steps;
+  for (std::size_t layer = 0; layer < total_counts.size(); layer += experts) {
+    const auto counts = total_counts.subspan(layer, experts);
+    const double sum = std::accumulate(counts.begin(), counts.end(), 0.0);
+    for (const double count : counts) {
+      const double missing = sum - static_cast<double>(experts) * count;
+      steps.push_back(missing == 0 ? 0 : std::copysign(options_.model.balance.bias_speed, missing));
+    }
+  }
+  upload_numbers(experts_.bias_steps, steps);
+  for (const Parameter& parameter : set_.parameters()) {
+    if (parameter.group != ParameterGroup::Router || !parameter.wide ||
+        is_frozen(options_.model, parameter))
+      continue;
+    const Sharding::Range stored = sharding_.stored_weights(parameter.bucket);
+    const std::int64_t begin = std::max(stored.begin, parameter.offset),
+                       end = std::min(stored.end, parameter.offset + parameter.shape.elements());
+    if (begin >= end) continue;
+    const int layer = set_.buckets()[static_cast<std::size_t>(parameter.bucket)].layer;
+    backend_->add(sharding_.weights_at(parameter.bucket, {begin, end}),
+                  experts_.bias_steps.select(0, layer).rows(begin - parameter.offset, end - begin));
+  }
+}
 
 double Engine::targets_of(const TokenBatch& batch) const {
   if (!groups_->counts_sequences()) return 0;
@@ -276,7 +313,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     micro.overwrites = sharding_.overwrites(micro.first);
     micro.first_token += settings.first_sequence * context_shard_.length;
     micro.dropout = settings.dropout;
-    micro.expert_counts = expert_counts_;
+    micro.expert_counts = experts_.counts;
     if (settings.fp8_statistics && micro.first) micro.fp8_statistics = fp8_statistics_;
     micro.repeatable = is_repeatable(micro);
     micro.dropout_seed =
@@ -286,7 +323,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   backend_->fill(loss_sums_, 0.0);
   if (const Tensor sums = scratch_.context().sums.values) backend_->fill(sums, 0.0);
   if (settings.fp8_statistics) backend_->fill(fp8_statistics_, 0.0);
-  if (expert_counts_) backend_->fill(expert_counts_, 0.0);
+  if (experts_.counts) backend_->fill(experts_.counts, 0.0);
   pipeline_.run({.micro_batches = micro_batches, .loss_sum = loss_sums_},
                 std::cref(load));  // by reference: a copy would allocate memory
   {
@@ -321,10 +358,12 @@ StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
   const LocalStepResult local = finish_step();
   sum_over_ranks(local.sums);
   const double targets = loss_divisor(settings.targets);
-  return {.loss = local.sums.front() / targets,
-          .gradient_norm = local.gradient_norm,
-          .outlier = local.outlier,
-          .scalars = scalars_.values(local.sums, targets)};
+  StepResult result{.loss = local.sums.front() / targets,
+                    .gradient_norm = local.gradient_norm,
+                    .outlier = local.outlier,
+                    .scalars = scalars_.values(local.sums, targets)};
+  if (balances_experts() && !result.skipped()) balance_experts(total_expert_counts());
+  return result;
 }
 
 LossSums Engine::read_loss_sums() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -101,6 +102,8 @@ struct StepResult {
   double gradient_norm = 0;   // before clipping; not finite: the step was skipped
   bool outlier = false;       // skipped because it was above StepSettings::limits
   ScalarValues scalars = {};  // those of Engine::scalars()
+
+  bool skipped() const { return outlier || !std::isfinite(gradient_norm); }
 };
 
 // One rank's shard of the model with its memory and its optimizer on one device. Runs training
@@ -127,6 +130,12 @@ class Engine {
   // How often the tokens of the last step chose each expert, on this rank: (layers, experts). The
   // sums over all ranks are those of the step.
   std::vector<double> expert_counts();
+  // Those sums; all ranks call it.
+  std::vector<double> total_expert_counts();
+  // Moves the biases of routers by BalanceConfig::bias_speed: up if the expert was chosen less
+  // often than the mean of its layer, down if more often. Only after a step that was not skipped.
+  void balance_experts(std::span<const double> total_counts);
+  bool balances_experts() const { return options_.model.balance.bias_speed > 0; }
 
   // What the losses of the batch are divided by: its preference pairs, or its tokens with a loss,
   // or the sum of their weights. 0 if another rank counts the same sequences.
@@ -257,7 +266,10 @@ class Engine {
     std::vector<std::byte> rounded;  // and after
   } staging_;
   Tensor fp8_statistics_;
-  Tensor expert_counts_;  // (layers, experts)
+  struct {
+    Tensor counts;      // (layers, experts)
+    Tensor bias_steps;  // the same; what is added to biases
+  } experts_;
   StepScalars scalars_;
   Tensor loss_sums_;                     // (sums), as scalars_ declares them
   std::vector<double> host_sums_;        // the same on the host

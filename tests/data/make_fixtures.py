@@ -17,6 +17,8 @@ from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    Dots1Config,
+    Glm4MoeConfig,
     GPT2Config,
     LlamaConfig,
     MixtralConfig,
@@ -60,6 +62,16 @@ YARN_ROPE = {
     "beta_fast": 8.0,
     "beta_slow": 1.0,
 }
+# Experts that are chosen by sigmoids, with an expert that all tokens share.
+SIGMOID = dict(
+    n_routed_experts=6,
+    num_experts_per_tok=3,
+    moe_intermediate_size=16,
+    n_shared_experts=1,
+    first_k_dense_replace=1,
+    routed_scaling_factor=2.5,
+    norm_topk_prob=True,
+)
 NO_DROPOUT = dict(hidden_dropout=0.0, attention_dropout=0.0)
 
 
@@ -156,6 +168,29 @@ def cases():
             rms_norm_eps=1e-5,
             tie_word_embeddings=False,
         ),
+        # The first layer is dense. Weights are scaled, and a bias takes part in the choice.
+        "dots1": Dots1Config(
+            **SMALL,
+            head_dim=8,
+            **SIGMOID,
+            n_group=1,
+            topk_group=1,
+            rope_parameters=PLAIN_ROPE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        "glm4-moe": Glm4MoeConfig(
+            **SMALL,
+            head_dim=8,
+            **SIGMOID,
+            n_group=1,
+            topk_group=1,
+            attention_bias=True,
+            use_qk_norm=False,
+            rope_parameters={**PLAIN_ROPE, "partial_rotary_factor": 0.5},
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
     }
 
 
@@ -165,6 +200,9 @@ def build(config, seed):
     with torch.no_grad():
         for _, parameter in model.named_parameters():  # biases and norms too: no path may be trivial
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn_like(buffer), alpha=0.1)
     return model
 
 

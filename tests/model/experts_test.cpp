@@ -6,11 +6,14 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "core/file.h"
+#include "model/files/merge.h"
+#include "model/files/stored_model.h"
 #include "model/initialize.h"
 #include "model/metrics.h"
 #include "model/whole_model.h"
 #include "support/errors.h"
 #include "support/paths.h"
+#include "support/temporary_directory.h"
 
 namespace kintsugi {
 namespace {
@@ -154,7 +157,9 @@ TEST(Experts, OfPublishedModelsAreCountedAsPublished) {
        {Published{"mixtral-8x7b", 46'702'792'704, 12'879'925'248, 79.7},
         Published{"olmoe-1b-7b", 6'919'161'856, 1'282'017'280, 7.88},
         Published{"qwen3-30b-a3b", 30'532'122'624, 3'353'032'704, 23.1},
-        Published{"qwen3-235b-a22b", 235'093'634'560, 22'190'763'520, 148}}) {
+        Published{"qwen3-235b-a22b", 235'093'634'560, 22'190'763'520, 148},
+        Published{"dots1", 142'774'373'888, 14'016'581'120, 86.6},
+        Published{"glm-4.5-air", 106'852'245'504, 13'424'123'904, 90.7}}) {
     const ModelConfig config = load_preset(preset);
     const ModelSize size = count_parameters(ParameterSet(config));
     EXPECT_EQ(size.total, total) << preset;
@@ -162,6 +167,83 @@ TEST(Experts, OfPublishedModelsAreCountedAsPublished) {
     EXPECT_NEAR(training_flops_per_token(config, 4096).causal() / 1e9, gigaflops, 0.005 * gigaflops)
         << preset;
   }
+}
+
+// The bias of a router decides which experts are chosen, but not their weights: if all of them are
+// chosen, it changes no bit.
+TEST(Experts, ChosenWithABiasHaveTheWeightsOfTheirScores) {
+  ModelConfig config = config_without_experts(Family::Dots1);
+  config.experts = ExpertsConfig{.count = 3, .chosen = 3, .size = 8, .scale = 2.5};
+  config.complete_and_check();
+  const std::string bias = "model.layers.1.mlp.gate.e_score_correction_bias";
+  MixtureRun all(config);
+  const double loss = all.run();
+  all.weight(bias)[0] = -0.5;
+  EXPECT_EQ(all.run(), loss);
+  // One that is far behind is no longer chosen, and the others have all tokens.
+  config.experts->chosen = 2;
+  MixtureRun some(config);
+  some.run();
+  some.weight(bias)[1] = -3;
+  some.run();
+  for (int e = 0; e < 3; ++e) {
+    const std::string name = fmt::format("model.layers.1.mlp.experts.{}.down_proj.weight", e);
+    double sum = 0;
+    for (std::int64_t i = 0; i < some.size(name); ++i) sum += std::abs(some.gradient(name)[i]);
+    EXPECT_EQ(sum > 0, e != 1) << name;
+  }
+}
+
+// It stays in fp32 while the model is in 16 bits, and no gradient trains it.
+TEST(Experts, HaveBiasesInAccumulatorPrecision) {
+  ModelConfig config = config_without_experts(Family::Glm4Moe);
+  config.head_dim = 8;
+  config.experts = ExpertsConfig{.count = 3, .chosen = 2, .size = 8};
+  config.complete_and_check();
+  const ParameterSet set(config);
+  const auto backend = make_cpu_backend(1);
+  Arena arena(*backend);
+  const ParameterStore store(set, arena, DType::BF16, false);
+  int biases = 0;
+  for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i) {
+    const bool is_bias = set[i].name.ends_with(".e_score_correction_bias");
+    biases += is_bias ? 1 : 0;
+    EXPECT_EQ(store.weight(i).dtype(), is_bias ? DType::F32 : DType::BF16) << set[i].name;
+    EXPECT_EQ(set[i].trained, !is_bias) << set[i].name;
+  }
+  EXPECT_EQ(biases, 2);
+}
+
+TEST(Experts, OfOtherTypesKeepTheirBiasesInFp32) {
+  const TemporaryDirectory directory;
+  merge_models({std::filesystem::path(test_data_directory()) / "dots1"}, directory / "merged",
+               {.output = {.dtype = DType::BF16}});
+  const SafetensorsModel files(directory / "merged");
+  EXPECT_EQ(files.find("model.layers.1.mlp.gate.e_score_correction_bias").entry->dtype, DType::F32);
+  EXPECT_EQ(files.find("model.layers.1.mlp.gate.weight").entry->dtype, DType::BF16);
+}
+
+// Layers that predict further tokens come after the last one and are not read; other layers there
+// are refused.
+TEST(Experts, OfLayersThatPredictFurtherTokensAreNotRead) {
+  const std::filesystem::path fixture = std::filesystem::path(test_data_directory()) / "glm4-moe";
+  const ModelConfig config = read_hf_config(fixture / "config.json");
+  const ParameterSet set(config);
+  const auto unused_with = [&](const std::vector<std::string>& names) {
+    const TemporaryDirectory directory;
+    std::vector<SafetensorsWriter::Announced> tensors;
+    for (const Parameter& parameter : set.parameters())
+      tensors.push_back({parameter.name, DType::F32, {1}});
+    for (const std::string& name : names) tensors.push_back({name, DType::F32, {1}});
+    SafetensorsWriter writer(directory / "model.safetensors", tensors);
+    const float zero = 0;
+    for (const auto& tensor : tensors) writer.append(tensor.name, &zero, sizeof(zero));
+    writer.finish();
+    return unused_weights(SafetensorsModel(directory.path()), config, config);
+  };
+  const std::string further = "model.layers.2.mlp.gate.weight";
+  EXPECT_EQ(unused_with({further, "model.layers.2.eh_proj.weight"}), std::vector<std::string>());
+  EXPECT_EQ(unused_with({further}), std::vector<std::string>{further});
 }
 
 TEST(Experts, ThatDoNotFitAreRefused) {
@@ -192,6 +274,15 @@ TEST(Experts, ThatDoNotFitAreRefused) {
             }),
             "experts.size is 8, but the experts of family mixtral have the size ffn_size, 20: "
             "remove it");
+  EXPECT_EQ(error_of([](ModelConfig& c) {
+              c.family = Family::Dots1;
+              c.experts->dense_layers = {1};
+            }),
+            "experts.dense_layers of family dots1 must be the first layers, but 0 is missing");
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.qk_norm = true; }),
+            "qk_norm is true, but family qwen3_moe has no such choice: remove it");
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.family = Family::Glm4Moe; }),
+            "head_dim is 6: half of it is rotated in pairs, so 4 must divide it");
 }
 
 // The config.json of a fixture with a key changed; null: without it.
@@ -204,7 +295,7 @@ std::string changed_config(const char* fixture, const char* key, const nlohmann:
 }
 
 TEST(Experts, OfConfigJsonAreReadAndWritten) {
-  for (const char* const name : {"mixtral", "olmoe", "qwen3-moe"}) {
+  for (const char* const name : {"mixtral", "olmoe", "qwen3-moe", "dots1", "glm4-moe"}) {
     const ModelConfig config =
         read_hf_config(std::filesystem::path(test_data_directory()) / name / "config.json");
     EXPECT_EQ(parse_hf_config(write_hf_config(config, DType::F32), name), config) << name;
@@ -213,6 +304,10 @@ TEST(Experts, OfConfigJsonAreReadAndWritten) {
       parse_hf_config(changed_config("qwen3-moe", "decoder_sparse_step", 2), "config.json");
   EXPECT_EQ(sparse.experts->dense_layers, (std::vector<std::int64_t>{0, 1, 2}))
       << "0 and 2 by the step, 1 by its name";
+  const std::string written = write_hf_config(
+      parse_hf_config(changed_config("glm4-moe", "use_qk_norm", true), "config.json"), DType::F32);
+  EXPECT_EQ(nlohmann::json::parse(written)["num_nextn_predict_layers"], 0);
+  EXPECT_TRUE(parse_hf_config(written, "config.json").qk_norm);
 }
 
 TEST(Experts, OfABadConfigJsonAreRefused) {
@@ -234,6 +329,26 @@ TEST(Experts, OfABadConfigJsonAreRefused) {
             "config.json: decoder_sparse_step is 0: it must be 1 or more");
   EXPECT_EQ(error_of("qwen3-moe", "num_experts", -3),
             "config.json: experts.count is -3: it must be positive");
+  EXPECT_EQ(error_of("dots1", "first_k_dense_replace", -1),
+            "config.json: first_k_dense_replace is -1: it must be 0 or more");
+  EXPECT_EQ(parse_hf_config(changed_config("dots1", "layer_types", nullptr), "config.json").layers,
+            2)
+      << "no layer has a window";
+  EXPECT_EQ(
+      user_error_of([] {
+        auto json = nlohmann::json::parse(changed_config("dots1", "layer_types", nullptr));
+        json["max_window_layers"] = 1;
+        parse_hf_config(json.dump(), "config.json");
+      }),
+      "config.json: max_window_layers is below num_hidden_layers: sliding_window is not supported");
+  EXPECT_EQ(error_of("dots1", "n_group", 4),
+            "config.json: experts.groups 4 does not divide experts.count 6");
+  EXPECT_EQ(error_of("dots1", "n_shared_experts", -2),
+            "config.json: experts.shared is -2: it must be positive");
+  EXPECT_EQ(error_of("glm4-moe", "attention_bias", false),
+            "config.json: attention_bias is false, which is not supported (only true)");
+  EXPECT_EQ(error_of("glm4-moe", "partial_rotary_factor", 0.25),
+            "config.json: partial_rotary_factor is 0.25, which is not supported (only 0.5)");
 }
 
 }  // namespace

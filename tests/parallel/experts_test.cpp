@@ -1,7 +1,9 @@
 // Mixtures of experts: the same run in every layout, and losses that keep them in balance.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "support/parallel_run.h"
@@ -18,22 +20,38 @@ Training mixture_training(const std::string& kind) {
                     .length = 8,
                     .masked = true,
                     .optimizer = {.clip = 0.1}};  // so that the gradient norm matters
-  training.model.balance = {.loss = 0.05, .z_loss = 0.01};
+  training.model.balance.loss = 0.05;
+  training.model.balance.z_loss = 0.01;
   return training;
+}
+
+// The biases of all routers.
+std::vector<double> biases_of(const Outcome& outcome, const Training& training) {
+  std::vector<double> biases;
+  const ParameterSet whole(training.model);
+  for (const Parameter& parameter : whole.parameters())
+    if (parameter.wide)
+      biases.insert(biases.end(), outcome.weights.begin() + parameter.offset,
+                    outcome.weights.begin() + parameter.offset + parameter.shape.elements());
+  return biases;
 }
 
 TEST(Experts, TrainInEveryLayoutAsInOneProcess) {
   using enum PipelineKind;
-  for (const char* const kind : {"mixtral", "olmoe", "qwen3_moe"}) {
+  for (const char* const kind : {"mixtral", "olmoe", "qwen3_moe", "dots1", "glm4_moe"}) {
     const Training training = mixture_training(kind);
     const Outcome alone = trained({}, training, 3);
+    const std::vector<double> biases = biases_of(alone, training);
+    EXPECT_EQ(std::ranges::count(biases, 0.0) == std::ssize(biases), biases.empty()) << kind;
     for (const RankLayout& layout :
          {RankLayout{.tp = 2}, RankLayout{.tp = 4, .sequence_parallel = true}, RankLayout{.cp = 2},
           RankLayout{.dp = 2, .zero = 3}, RankLayout{.pp = 3, .schedule = ZeroBubbleH1},
           RankLayout{.dp = 2, .zero = 2, .tp = 2, .cp = 2, .sequence_parallel = true},
-          RankLayout{.dp = 2, .zero = 1, .tp = 2, .pp = 3}})
-      expect_same(trained(layout, training, 3), alone,
-                  fmt::format("{}, {}", kind, to_string(layout)));
+          RankLayout{.dp = 2, .zero = 1, .tp = 2, .pp = 3}}) {
+      const Outcome outcome = trained(layout, training, 3);
+      expect_same(outcome, alone, fmt::format("{}, {}", kind, to_string(layout)));
+      EXPECT_EQ(biases_of(outcome, training), biases) << kind << ", " << to_string(layout);
+    }
   }
 }
 
@@ -57,8 +75,11 @@ TEST(Experts, AreUpdatedByMuonOneByOne) {
     expect_same(trained(layout, training, 3), alone, to_string(layout));
 }
 
-TEST(Experts, AreSavedAndContinuedInAnotherLayout) {
-  const Training training = mixture_training("mixtral");
+class ExpertsOfAFamily : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Families, ExpertsOfAFamily, testing::Values("mixtral", "dots1"));
+
+TEST_P(ExpertsOfAFamily, AreSavedAndContinuedInAnotherLayout) {
+  const Training training = mixture_training(GetParam());
   const Outcome alone = trained({}, training, 4);
   const TemporaryDirectory directory;
   std::filesystem::path middle;
@@ -71,7 +92,9 @@ TEST(Experts, AreSavedAndContinuedInAnotherLayout) {
     if (member.world.rank() == 0) middle = saved;
   });
   const SafetensorsModel files(middle);
-  EXPECT_TRUE(files.find("model.layers.2.block_sparse_moe.experts.3.w2.weight"));
+  EXPECT_TRUE(files.find(training.model.family == Family::Mixtral
+                             ? "model.layers.2.block_sparse_moe.experts.3.w2.weight"
+                             : "model.layers.2.mlp.experts.3.down_proj.weight"));
   on_ranks(
       {.tp = 4, .pp = 1}, training,
       [&](const Member& member) {
@@ -80,6 +103,48 @@ TEST(Experts, AreSavedAndContinuedInAnotherLayout) {
       },
       false);
   expect_same(outcome, alone, "saved and continued");
+  EXPECT_EQ(biases_of(outcome, training), biases_of(alone, training));
+}
+
+// In 16 bits, biases stay in fp32, in memory and in files, whether they are sharded or not: bf16
+// has no number as close to 0.03.
+TEST(Experts, HaveBiasesInFp32InRunsOf16Bits) {
+  Training training = mixture_training("glm4_moe");
+  training.precision = DType::BF16;
+  training.optimizer = {.clip = 0, .ema = {.decay = 0.5}};
+  const std::string name = "model.layers.2.mlp.gate.e_score_correction_bias";
+  std::vector<double> first;
+  for (const int zero : {0, 1, 2, 3}) {
+    const RankLayout layout{.dp = 2, .zero = zero};
+    const TemporaryDirectory directory;
+    std::filesystem::path saved;
+    Outcome outcome, continued;
+    on_ranks(layout, training, [&](const Member& member) {
+      train(member, 1, 3, outcome);
+      const auto path = save_checkpoint(directory.path(), member.engine, {}, {.keep = 0});
+      if (member.world.rank() == 0) saved = path;
+    });
+    const std::vector<double> biases = biases_of(outcome, training);
+    if (first.empty()) first = biases;
+    EXPECT_EQ(biases, first) << "ZeRO " << zero;
+    for (const double bias : biases) {
+      const double steps = std::round(bias / 0.01);
+      EXPECT_NEAR(bias, 0.01 * steps, 1e-8 * std::abs(steps));
+      EXPECT_LE(std::abs(steps), 3);
+    }
+    for (const std::filesystem::path& files : {saved, saved / "ema"}) {
+      const SafetensorsModel model(files);
+      EXPECT_EQ(model.find(name).entry->dtype, DType::F32) << files;
+    }
+    on_ranks(
+        layout, training,
+        [&](const Member& member) {
+          load_checkpoint(saved, member.engine);
+          train(member, 4, 3, continued);  // no step
+        },
+        false);
+    EXPECT_EQ(biases_of(continued, training), biases) << "ZeRO " << zero;
+  }
 }
 
 // One rank, with weights of the routers that are all `router`; otherwise random.
@@ -134,6 +199,74 @@ TEST(Experts, AreBalancedByTheirLossesAlone) {
   EXPECT_LT(last, 3 * 1.05) << "3 layers in balance have 3";
 }
 
+// The biases of a rank's routers, by layer and expert; of layers without experts 0.
+std::vector<double> biases_in(const OneRank& one) {
+  const ParameterStore& store = one.engine.sharding().store();
+  std::vector<double> biases(3 * 4, 0.0);
+  for (int i = 0; i < static_cast<int>(store.set().parameters().size()); ++i)
+    if (store.set()[i].wide)
+      std::copy_n(
+          store.weight(i).as<double>(), 4,
+          biases.begin() +
+              4 * store.set().buckets()[static_cast<std::size_t>(store.set()[i].bucket)].layer);
+  return biases;
+}
+
+// b(e) += speed * sign(mean of n - n(e)), from the counts of the step.
+TEST(Experts, HaveBiasesThatFollowTheirLoads) {
+  OneRank alone(mixture_training("dots1"), false);
+  std::vector<double> expected(3 * 4, 0.0);
+  int moved = 0;
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    alone.step(step, true);
+    const std::vector<double> counts = alone.engine.expert_counts();
+    for (std::size_t i = 4; i < counts.size(); ++i) {  // layer 0 is dense
+      const double mean = 2.0 * 12 * 8 / 4;
+      if (counts[i] != mean) expected[i] += counts[i] < mean ? 0.01 : -0.01;
+      moved += counts[i] != mean ? 1 : 0;
+    }
+    EXPECT_EQ(biases_in(alone), expected) << "step " << step;
+  }
+  EXPECT_GT(moved, 8);
+}
+
+TEST(Experts, HaveBiasesThatOnlyStepsMove) {
+  OneRank alone(mixture_training("dots1"), false);
+  alone.step(1, true);
+  const std::vector<double> before = biases_in(alone);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(12 * 8), 5);
+  alone.engine.evaluate({.ids = ids, .targets = ids});
+  EXPECT_EQ(biases_in(alone), before) << "after a validation";
+  const StepResult skipped = alone.engine.step(
+      {.ids = ids, .targets = ids},
+      {.step = 2, .lr = 1e-2, .loss_scale = std::numeric_limits<double>::infinity()});
+  EXPECT_TRUE(skipped.skipped());
+  EXPECT_EQ(biases_in(alone), before) << "after a step that was skipped";
+  alone.training.model.balance.bias_speed = 0;
+  OneRank still(alone.training, false);
+  still.step(1, true);
+  EXPECT_EQ(biases_in(still), std::vector<double>(3 * 4, 0.0)) << "without speed";
+  alone.training.model.balance.bias_speed = 0.01;
+  alone.training.model.freeze = {"model.layers.1.*"};
+  OneRank frozen(alone.training, false);
+  frozen.step(1, true);
+  for (std::size_t i = 0; i < 3 * 4; ++i)
+    EXPECT_TRUE(i >= 8 || biases_in(frozen)[i] == 0) << "a frozen layer";
+}
+
+// The balance loss counts the choices that would be made without the bias.
+TEST(Experts, HaveABalanceLossThatNoBiasChanges) {
+  const Training training = mixture_training("dots1");
+  OneRank plain(training, false), biased(training, false);
+  const ParameterStore& store = biased.engine.sharding().store();
+  const int last = store.set().index("model.layers.2.mlp.gate.e_score_correction_bias");
+  store.weight(last).as<double>()[3] = 1;  // all tokens choose it
+  const double loss = value_of(plain.step(1, true).scalars, "balance_loss");
+  EXPECT_EQ(value_of(biased.step(1, true).scalars, "balance_loss"), loss);
+  EXPECT_EQ(biased.engine.expert_counts()[2 * 4 + 3], 12 * 8);
+  EXPECT_NE(plain.engine.expert_counts()[2 * 4 + 3], 12 * 8);
+}
+
 // All choices of a step are counted once, in every layout and with recomputation.
 TEST(Experts, AreCountedOnce) {
   Training training = mixture_training("qwen3_moe");
@@ -141,10 +274,7 @@ TEST(Experts, AreCountedOnce) {
     std::vector<double> sum;
     on_ranks(layout, training, [&](const Member& member) {
       member.step(1);
-      std::vector<double> counts = member.engine.expert_counts();
-      Communicator& world = member.groups[GroupKind::World];
-      world.wait(world.all_reduce(
-          Tensor(counts.data(), DType::F64, {static_cast<std::int64_t>(counts.size())})));
+      const std::vector<double> counts = member.engine.total_expert_counts();
       if (member.world.rank() == 0) sum = counts;
     });
     return sum;

@@ -150,7 +150,7 @@ TEST_P(Batching, OtherwiseTheyDifferByRoundingOnly) {
 std::vector<BatchingCase> batching_cases() {
   std::vector<BatchingCase> cases;
   for (const TestBackend& backend : backends())
-    for (const char* name : {"gpt2", "llama", "qwen3", "bloom", "olmo3", "retnet", "mixtral"})
+    for (const char* name : {"gpt2", "llama", "qwen3", "bloom", "olmo3", "retnet", "mixtral", "glm4-moe"})
       cases.push_back({backend, name});
   return cases;
 }

@@ -78,7 +78,8 @@ bool has_effect(const LayoutCase& c) {
 
 int kv_heads_of(const std::string& family, int heads) {
   if (family == "qwen3") return 1;
-  return family == "llama-gqa" || family == "qwen2" || family == "olmo3" || family == "mixtral"
+  return family == "llama-gqa" || family == "qwen2" || family == "olmo3" || family == "mixtral" ||
+                 family == "glm4_moe"
              ? heads / 2
              : heads;
 }

@@ -122,8 +122,9 @@ ModelConfig tiny_fp8_model(const std::string& kind, Fp8Recipe recipe) {
 
 const std::vector<std::string>& tiny_models() {
   static const std::vector<std::string> kinds = {
-      "gpt2",         "llama-tied", "llama-untied", "llama-gqa", "qwen2",   "qwen3", "bloom",
-      "bloom-untied", "olmo2",      "olmo3",        "retnet",    "mixtral", "olmoe", "qwen3_moe"};
+      "gpt2",  "llama-tied",   "llama-untied", "llama-gqa", "qwen2",  "qwen3",
+      "bloom", "bloom-untied", "olmo2",        "olmo3",     "retnet", "mixtral",
+      "olmoe", "qwen3_moe",    "dots1",        "glm4_moe"};
   return kinds;
 }
 
@@ -143,12 +144,25 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
     config.layer_types = {LayerType::Sliding, LayerType::Full};
     if (layers % 2 != 0) config.layer_types = {LayerType::Sliding};
   }
-  if (kind == "mixtral" || kind == "olmoe" || kind == "qwen3_moe")
+  const bool biased = family_info(config.family).bias;
+  if (kind == "mixtral" || kind == "olmoe" || kind == "qwen3_moe" || biased)
     config.experts = ExpertsConfig{.count = heads, .chosen = 2};
   if (kind == "qwen3_moe") {
     config.experts->size = 8;
     config.experts->normalize = false;
     if (layers > 1) config.experts->dense_layers = {1};
+  }
+  if (biased) {
+    config.experts->size = 12;
+    config.experts->shared = 1;
+    config.experts->scale = 2.5;
+    if (layers > 1) config.experts->dense_layers = {0};
+    config.balance.bias_speed = 0.01;
+  }
+  if (kind == "glm4_moe") {
+    config.head_dim = 8;
+    config.kv_heads = heads / 2;
+    config.qk_norm = true;
   }
   if (kind == "retnet") config.value_size = 3 * config.hidden_size / 2;
   if (config.family != Family::Bloom) config.ffn_size = 24;
@@ -277,7 +291,7 @@ void collect_weights(const Member& member, const ParameterSet& whole, Outcome& o
     const Sharding::Range range = sharding.stored_weights(bucket);
     std::vector<double> stored =
         download(member.engine.backend(), sharding.weights_at(bucket, range));
-    if (sharding.is_unrounded(bucket))
+    if (sharding.is_unrounded(bucket) && sharding.trained(bucket))
       for (double& number : stored) number = static_cast<float>(bf16(static_cast<float>(number)));
     for (const Parameter& parameter : set.parameters()) {
       if (parameter.bucket != bucket) continue;

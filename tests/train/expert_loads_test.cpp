@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/captured_log.h"
 #include "support/config_text.h"
 #include "support/small_run.h"
+#include "tensor/safetensors.h"
 
 namespace kintsugi {
 namespace {
@@ -58,6 +60,80 @@ TEST(ExpertLoads, AreRecordedNowAndThen) {
     EXPECT_EQ(step.contains("expert_load"), step["step"] == 3 || step["step"] == 6) << line;
     EXPECT_GE(step["balance_loss"], 0.0099) << line;
   }
+}
+
+// A small model whose routers have biases.
+std::string biased_config(const std::string& corpus, const std::string& run,
+                          const std::string& train) {
+  std::string config = small_config(corpus, run, train);
+  const std::string dense = "family: llama",
+                    mixture = "family: dots1, experts: {count: 4, chosen: 2, shared: 1}";
+  return config.replace(config.find(dense), dense.size(), mixture);
+}
+
+std::vector<float> stored_biases(const std::filesystem::path& checkpoint) {
+  const SafetensorsModel files(checkpoint);
+  std::vector<float> biases;
+  for (const int layer : {0, 1}) {
+    const auto found =
+        files.find(fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer));
+    EXPECT_EQ(found.entry->dtype, DType::F32);
+    float of_layer[4];
+    std::memcpy(of_layer, found.bytes().data(), sizeof(of_layer));
+    biases.insert(biases.end(), of_layer, of_layer + 4);
+  }
+  return biases;
+}
+
+TEST(ExpertLoads, MoveBiasesThatAResumeContinues) {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.txt", small_corpus(200));
+  const CapturedLog captured;
+  const std::string train = "precision: bf16, eval_every: 2, checkpoint_every: 3, steps: 6";
+  const std::filesystem::path whole = directory / "whole", resumed = directory / "resumed";
+  run_training(biased_config(corpus, whole, train));
+  std::filesystem::copy(
+      whole, resumed,
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  const std::filesystem::path checkpoints = resumed / "checkpoints";
+  for (const char* const later : {"step-00000006", "state/step-00000006", "latest"})
+    std::filesystem::remove_all(checkpoints / later);
+  std::filesystem::create_symlink("step-00000003", checkpoints / "latest");
+  run_training(biased_config(corpus, resumed, train));
+  const std::vector<float> last = stored_biases(checkpoints / "step-00000006");
+  EXPECT_EQ(last, stored_biases(whole / "checkpoints/step-00000006"));
+  EXPECT_NE(last, stored_biases(whole / "checkpoints/step-00000003"));
+  for (const float bias : last) {
+    const double steps = std::round(bias / 0.001);
+    EXPECT_NEAR(bias, 0.001 * steps, 1e-8) << "in bf16, it would be rounded";
+    EXPECT_LE(std::abs(steps), 6);
+  }
+}
+
+TEST(ExpertLoads, AreBalancedByBiasesWhereThereAreSome) {
+  const std::string experts = "data: {train: [{path: a.txt}]}\nmodel: {preset: ";
+  const auto balance_of = [&](const std::string& model, const std::vector<std::string>& set = {}) {
+    return config_text::parse(experts + model + "}\n", set).model.balance;
+  };
+  EXPECT_EQ(balance_of("moe-tiny").bias_speed, 0);
+  EXPECT_EQ(balance_of("moe-tiny").loss, 0.01);
+  EXPECT_EQ(balance_of("dots1").bias_speed, 0.001);
+  EXPECT_EQ(balance_of("dots1").loss, 0.0001);
+  EXPECT_EQ(balance_of("dots1").z_loss, 0);
+  EXPECT_EQ(balance_of("dots1", {"train.balance.bias_speed=0"}).bias_speed, 0);
+  EXPECT_EQ(balance_of("dots1", {"train.balance.loss=0.01"}).loss, 0.01);
+  EXPECT_EQ(balance_of("dots1", {"adapter.kind=lora"}).bias_speed, 0);
+  const auto error_of = [&](const std::string& model, const std::vector<std::string>& set) {
+    return config_text::error_of(experts + model + "}\n", set);
+  };
+  EXPECT_NE(error_of("moe-tiny", {"train.balance.bias_speed=0.01"})
+                .find("train.balance.bias_speed is 0.01, but the routers of family qwen3_moe have "
+                      "no bias: remove it"),
+            std::string::npos);
+  EXPECT_NE(error_of("dots1", {"train.balance.bias_speed=0.01", "adapter.kind=lora"})
+                .find("train.balance.bias_speed is 0.01, but a checkpoint of adapters has no "
+                      "biases of routers: remove it"),
+            std::string::npos);
 }
 
 TEST(ExpertLoads, AreOfModelsWithExperts) {

@@ -73,8 +73,8 @@ class InitialLayout : public testing::TestWithParam<InitCase> {};
 TEST_P(InitialLayout, TheFirstLossIsThatOfEval) {
   constexpr std::int64_t kSequences = 4, kLength = 16;
   const RankLayout& layout = GetParam().layout;
-  for (const char* name :
-       {"llama", "llama-sharded", "gpt2", "qwen3", "bloom", "olmo3", "retnet", "mixtral"}) {
+  for (const char* name : {"llama", "llama-sharded", "gpt2", "qwen3", "bloom", "olmo3", "retnet",
+                           "mixtral", "dots1"}) {
     const fs::path directory = fixture(name);
     double expected = 0;
     for (std::int64_t i = 0; i < kSequences; ++i)

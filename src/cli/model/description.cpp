@@ -56,6 +56,7 @@ std::string dimensions_table(const ModelConfig& config) {
     if (!windows && (name == "sliding_window" || name == "layer_types")) return;
     if (!values && name == "value_size") return;
     if (!config.experts && name == "experts") return;
+    if (!config.qk_norm && name == "qk_norm") return;
     if (!config.is_classifier() && (name == "labels" || name == "pad_token")) return;
     text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
   });

@@ -1,6 +1,12 @@
 #include "model/families/experts_like.h"
 
 namespace kintsugi {
+namespace {
+
+const ExpertNames kBiasedNames = {
+    .count = "n_routed_experts", .size = "moe_intermediate_size", .bias = true};
+
+}  // namespace
 
 void read_experts(const ConfigObject& root, ModelConfig& config, const ExpertNames& names) {
   ExpertsConfig& experts = config.experts.emplace();
@@ -17,6 +23,47 @@ void write_experts(const ModelConfig& config, nlohmann::ordered_json& root,
   root["num_experts_per_tok"] = config.experts->chosen;
   root[names.size] = config.experts->size;
   root["output_router_logits"] = false;
+}
+
+void read_biased_experts(const ConfigObject& root, ModelConfig& config,
+                         const BiasedDefaults& defaults) {
+  read_experts(root, config, kBiasedNames);
+  ExpertsConfig& experts = *config.experts;
+  experts.shared = root.integer({"n_shared_experts"}, 0);
+  experts.normalize = root.flag("norm_topk_prob", defaults.normalize);
+  experts.scale = root.real({"routed_scaling_factor"}, 1.0);
+  experts.groups = root.integer({"n_group"}, 1);
+  experts.top_groups = root.integer({"topk_group"}, 1);
+  const std::int64_t dense = root.integer({"first_k_dense_replace"}, defaults.dense);
+  if (dense < 0) root.refuse("first_k_dense_replace is {}: it must be 0 or more", dense);
+  // More layers are refused later.
+  for (std::int64_t layer = 0; layer < std::min({dense, config.layers, kMaxLayers}); ++layer)
+    experts.dense_layers.push_back(layer);
+}
+
+void write_biased_experts(const ModelConfig& config, nlohmann::ordered_json& root) {
+  const ExpertsConfig& experts = *config.experts;
+  root[kBiasedNames.count] = experts.count;
+  root["num_experts_per_tok"] = experts.chosen;
+  root[kBiasedNames.size] = experts.size;
+  root["n_shared_experts"] = experts.shared;
+  root["norm_topk_prob"] = experts.normalize;
+  root["routed_scaling_factor"] = experts.scale;
+  root["n_group"] = experts.groups;
+  root["topk_group"] = experts.top_groups;
+  root["first_k_dense_replace"] = experts.dense_layers.size();
+}
+
+void check_biased_experts(const ModelConfig& config) {
+  const std::vector<std::int64_t>& dense = config.experts->dense_layers;
+  for (std::int64_t layer = 0; layer < std::ssize(dense); ++layer)
+    if (std::ranges::find(dense, layer) == dense.end())
+      user_error("experts.dense_layers of family {} must be the first layers, but {} is missing",
+                 to_string(config.family), layer);
+}
+
+SublayerSpec biased_feed_forward(const ModelConfig& config, int layer) {
+  return feed_forward(config, layer, kBiasedNames);
 }
 
 void check_softmax_experts(const ModelConfig& config) {
@@ -62,6 +109,12 @@ ExpertsSpec experts_spec(const ModelConfig& config, int layer, const ExpertNames
                    .balance_loss = config.balance.loss,
                    .z_loss = config.balance.z_loss,
                    .layer = layer};
+  if (names.bias) {
+    spec.sigmoid = true;
+    spec.bias = prefix + "gate.e_score_correction_bias";
+  }
+  if (experts.shared > 0)
+    spec.shared = llama_mlp(config, prefix + "shared_experts.", experts.shared * experts.size);
   for (std::int64_t i = 0; i < experts.count; ++i) {
     const auto name = [&](std::string_view matrix) {
       return fmt::format("{}experts.{}.{}.weight", prefix, i, matrix);

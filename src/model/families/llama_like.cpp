@@ -33,7 +33,7 @@ ConfigObject rope_parameters(const ConfigObject& root) {
 }
 
 // Version 4 has rope_theta and rope_scaling, version 5 has both inside rope_parameters.
-void read_rotation(const ConfigObject& root, ModelConfig& config) {
+void read_rotation(const ConfigObject& root, ModelConfig& config, double rotated) {
   const ConfigObject old_form = root.object("rope_scaling");
   const ConfigObject new_form = rope_parameters(root);
   const bool old_given = root.has("rope_scaling");
@@ -41,8 +41,8 @@ void read_rotation(const ConfigObject& root, ModelConfig& config) {
   config.rope_theta = new_form.real(
       {"rope_theta"}, old_form.real({"rope_theta"}, root.real({"rope_theta"}, 10000.0)));
   for (const ConfigObject* object : {&root, &rope})
-    if (const double factor = object->real({"partial_rotary_factor"}, 1.0); factor != 1.0)
-      root.refuse("partial_rotary_factor is {}, which is not supported (only 1)", factor);
+    if (const double part = object->real({"partial_rotary_factor"}, rotated); part != rotated)
+      root.refuse("partial_rotary_factor is {}, which is not supported (only {})", part, rotated);
 
   rope.require_text({"rope_type", "type"}, {"default", "llama3", "yarn"});
   const std::string type = rope.text({"rope_type", "type"}, "default");
@@ -72,7 +72,7 @@ void read_llama_like(const ConfigObject& root, ModelConfig& config, const LlamaD
   config.max_positions = root.integer({"max_position_embeddings"}, defaults.max_positions);
   config.norm_eps = root.real({"rms_norm_eps"}, 1e-6);
   config.tied = root.flag("tie_word_embeddings", false);
-  read_rotation(root, config);
+  read_rotation(root, config, defaults.rotated);
 }
 
 void write_llama_like(const ModelConfig& config, nlohmann::ordered_json& root) {
@@ -165,16 +165,19 @@ AttentionSpec llama_attention(const ModelConfig& config, int layer) {
 }
 
 MlpSpec llama_mlp(const ModelConfig& config, int layer) {
-  const std::string prefix = llama_prefix(layer) + "mlp.";
-  return {.size = config.ffn_size,
+  return llama_mlp(config, llama_prefix(layer) + "mlp.", config.ffn_size);
+}
+
+MlpSpec llama_mlp(const ModelConfig& config, const std::string& prefix, std::int64_t size) {
+  return {.size = size,
           .activation = ActivationKind::Swiglu,
           .up = {.weights = {prefix + "gate_proj.weight", prefix + "up_proj.weight"},
-                 .outputs = {config.ffn_size, config.ffn_size},
+                 .outputs = {size, size},
                  .inputs = config.hidden_size,
                  .init = {{InitKind::Normal, config.init_std}}},
           .down = {.weights = {prefix + "down_proj.weight"},
                    .outputs = {config.hidden_size},
-                   .inputs = config.ffn_size,
+                   .inputs = size,
                    .init = {residual_init(config)}}};
 }
 

@@ -10,6 +10,7 @@ namespace kintsugi {
 struct LlamaDefaults {
   std::int64_t head_dim = 0;  // 0: hidden_size / heads
   std::int64_t max_positions = 2048;
+  double rotated = 1;  // the part of a head that is rotated, which config.json must state
 };
 void read_llama_like(const ConfigObject& root, ModelConfig& config, const LlamaDefaults& defaults);
 void write_llama_like(const ModelConfig& config, nlohmann::ordered_json& root);
@@ -21,6 +22,7 @@ NormSpec llama_norm(const ModelConfig& config, const std::string& name);
 RopeSpec llama_rope(const ModelConfig& config);
 AttentionSpec llama_attention(const ModelConfig& config, int layer);
 MlpSpec llama_mlp(const ModelConfig& config, int layer);
+MlpSpec llama_mlp(const ModelConfig& config, const std::string& prefix, std::int64_t size);
 // A layer with norms before attention and before the MLP, or what is in its place.
 LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention);
 LayerSpec llama_layer(const ModelConfig& config, int layer, SublayerSpec attention,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "core/file.h"
 #include "core/output_file.h"
 #include "model/config.h"
+#include "model/parameter_set.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {
@@ -100,9 +102,19 @@ std::vector<ModelDirectoryFile> model_directory_files(const fs::path& directory,
   return files;
 }
 
+// Wide parameters keep their type.
+std::set<std::string> converted_names(const StoredModel& model) {
+  std::set<std::string> names(model.names.begin(), model.names.end());
+  const ParameterSet set(model.config);
+  for (const Parameter& parameter : set.parameters())
+    if (parameter.wide) names.erase(parameter.name);
+  return names;
+}
+
 std::vector<SafetensorsWriter::Announced> announced_tensors(const StoredModel& model,
                                                             std::optional<DType> dtype) {
   std::vector<SafetensorsWriter::Announced> tensors;
+  const std::set<std::string> converted = dtype ? converted_names(model) : std::set<std::string>();
   for (const std::string& name : model.names) {
     const SafetensorsEntry& entry = *model.tensors.find(name).entry;
     if (!entry.dtype)
@@ -113,7 +125,8 @@ std::vector<SafetensorsWriter::Announced> announced_tensors(const StoredModel& m
                  model.directory.string(), entry.shape.size(), kMaxRank);
     Shape shape;
     for (const std::int64_t extent : entry.shape) shape.append(extent);
-    tensors.push_back({name, dtype && is_float(*entry.dtype) ? *dtype : *entry.dtype, shape});
+    const bool is_converted = is_float(*entry.dtype) && converted.contains(name);
+    tensors.push_back({name, is_converted ? *dtype : *entry.dtype, shape});
   }
   return tensors;
 }

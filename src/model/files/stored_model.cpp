@@ -101,6 +101,16 @@ bool is_copy_of_embedding(const SafetensorsModel& files, const SafetensorsModel:
   return model.tied && embedding && has_same_samples(head, embedding);
 }
 
+// The beginnings of the names of tensors in layers that are not read (FamilyInfo::further_layers).
+std::vector<std::string> further_layers(const SafetensorsModel& files, const FamilyInfo& family) {
+  std::vector<std::string> found;
+  if (family.further_layers == nullptr) return found;
+  const std::string_view end = family.further_layers;
+  for (const std::string& name : files.names())
+    if (name.ends_with(end)) found.push_back(name.substr(0, name.size() - end.size()) + ".");
+  return found;
+}
+
 }  // namespace
 
 std::vector<std::string> unused_weights(const SafetensorsModel& files, const ModelConfig& model,
@@ -114,11 +124,14 @@ std::vector<std::string> unused_weights(const SafetensorsModel& files, const Mod
                is_copy_of_embedding(files, head, model)))
     used.insert(head.entry->name);
   const auto& buffers = family_info(model.family).buffers;
+  const std::vector<std::string> further = further_layers(files, family_info(model.family));
   std::vector<std::string> unused;
   for (const std::string& name : files.names()) {
     const bool is_buffer = std::ranges::any_of(
         buffers, [&](const char* end) { return end != nullptr && name.ends_with(end); });
-    if (!used.contains(name) && !is_buffer) unused.push_back(name);
+    const bool is_further = std::ranges::any_of(
+        further, [&](const std::string& layer) { return name.starts_with(layer); });
+    if (!used.contains(name) && !is_buffer && !is_further) unused.push_back(name);
   }
   std::ranges::sort(unused);
   return unused;

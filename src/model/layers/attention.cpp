@@ -32,7 +32,8 @@ class Attention final : public Sublayer {
                                 apart ? std::vector{1, copies, copies} : std::vector{1});
     const std::int64_t qkv = (heads_ + 2 * kv_heads_) * spec_.head_dim,
                        width = heads_ * spec_.head_dim;
-    if (spec_.rope && !spec_.qkv_per_head && !q_norm_) projection_.fp8().take_gradient_maxima(d);
+    if (spec_.rope && !rotates_part() && !spec_.qkv_per_head && !q_norm_)
+      projection_.fp8().take_gradient_maxima(d);
     qkv_ = d.saved({.label = "q, k, v", .width = qkv});
     if (q_norm_) declare_norms(d);
     out_.declare_inputs(d, ParameterGroup::Attention);
@@ -173,9 +174,11 @@ class Attention final : public Sublayer {
   void rotate(const LayerRun& run, const AttentionHeads& heads, bool inverse) const {
     if (!spec_.rope) return;
     const Tensor table = run.context.tables.rope(*spec_.rope);
-    run.backend().rope(heads.q, table, run.batch.positions, inverse);
-    run.backend().rope(heads.k, table, run.batch.positions, inverse);
+    for (const Tensor& x : {heads.q, heads.k})
+      run.backend().rope(x.part(2, 0, spec_.rope->dim), table, run.batch.positions, inverse);
   }
+  // Of each head, only the first dimensions are rotated.
+  bool rotates_part() const { return spec_.rope && spec_.rope->dim < spec_.head_dim; }
 
   // Rotates the gradients of q and k back. Unless a norm changes them afterwards, it finds the
   // maxima of dqkv.
@@ -191,9 +194,11 @@ class Attention final : public Sublayer {
   void forward_cached(const LayerRun& run, const AttentionHeads& heads) const {
     const Tensor keys = run.cache->tensors[0].split_last(spec_.head_dim),
                  values = run.cache->tensors[1].split_last(spec_.head_dim);
-    run.backend().rope_store(keys, values, heads.q, heads.k, heads.v, run.batch.cached->rows,
-                             spec_.rope ? run.context.tables.rope(*spec_.rope) : Tensor(),
-                             run.batch.positions);
+    if (rotates_part()) rotate(run, heads, false);
+    run.backend().rope_store(
+        keys, values, heads.q, heads.k, heads.v, run.batch.cached->rows,
+        spec_.rope && !rotates_part() ? run.context.tables.rope(*spec_.rope) : Tensor(),
+        run.batch.positions);
     attend_cached(run, attended(run), heads.q, keys, values,
                   {.scale = scale(), .alibi_slopes = slopes(run), .window = spec_.window});
   }

@@ -29,6 +29,9 @@ class Experts final : public Sublayer {
     router_ = d.matrix(
         spec_.router, spec_.count, spec_.hidden,
         {.group = ParameterGroup::Router, .init = spec_.router_init, .shard = {.partial = true}});
+    if (!spec_.bias.empty())
+      bias_ = d.vector(spec_.bias, spec_.count,
+                       {.group = ParameterGroup::Router, .init = {InitKind::Zeros}, .wide = true});
     up_ = d.stack(spec_.up, spec_.size, spec_.hidden, used, options(spec_.up_init));
     down_ = d.stack(spec_.down, spec_.hidden, spec_.size, used, options(spec_.down_init));
     declare_tensors(d);
@@ -114,12 +117,15 @@ class Experts final : public Sublayer {
                           .width = spec_.count,
                           .wide = true,
                           .kept = true});
-    for (Workspace* const sums : {&chosen_, &probabilities_})
+    for (Workspace* const sums : {&statistics_.chosen, &statistics_.probabilities})
       *sums = d.workspace({.label = "expert statistics",
                            .per = Per::Sequence,
                            .width = spec_.count,
                            .wide = true,
                            .training = true});
+    if (balances_without_bias())
+      statistics_.unbiased = d.workspace(
+          {.label = "choices without bias", .width = k, .indices = true, .training = true});
     results_ = d.workspace(
         {.label = "expert results", .per = Per::Bounded, .width = spec_.hidden, .most = most});
     dbefore_ = d.workspace({.label = "gradient of experts",
@@ -145,28 +151,38 @@ class Experts final : public Sublayer {
     MatmulOptions options = run.generation_options();
     options.transpose_b = true;
     run.backend().matmul(run[logits_], x, run.store().weight(router_), options);
-    run.backend().route(run[ids_], run[weights_], run[logits_], {}, this->options());
+    run.backend().route(run[ids_], run[weights_], run[logits_],
+                        bias_ >= 0 ? run.store().weight(bias_) : Tensor(), this->options());
   }
   // The balance loss of a sequence is that of Switch Transformer: experts / (chosen tokens^2) times
   // the sum over experts of how often they were chosen times their probabilities. It counts as
-  // often as the sequence has tokens.
+  // often as the sequence has tokens. As in DeepSeek-V3, a bias does not belong to the choice.
   void count(const LayerRun& run) const {
     Backend& backend = run.backend();
-    backend.route_statistics(run[chosen_], run[probabilities_],
+    backend.route_statistics(run[statistics_.chosen], run[statistics_.probabilities],
                              spec_.z_loss > 0 ? run.sum(kZLoss) : Tensor(), run[ids_], run[logits_],
                              options());
     if (const Tensor& all = run.batch.expert_counts)
-      backend.bias_backward(all.select(0, spec_.layer), run[chosen_]);
+      backend.bias_backward(all.select(0, spec_.layer), run[statistics_.chosen]);
     if (spec_.balance_loss == 0) return;
+    if (balances_without_bias()) count_without_bias(run);
     double tokens = static_cast<double>(run.size.length);
     if (Communicator* const context = run.context.context) {  // has other tokens of the sequences
-      context->wait(context->all_reduce(run[chosen_]));
+      context->wait(context->all_reduce(run[statistics_.chosen]));
       tokens *= context->size();
     }
     const double scale = spec_.balance_loss * static_cast<double>(spec_.count) /
                          (static_cast<double>(spec_.chosen) * tokens);
-    backend.balance_loss(run.sum(kBalanceLoss), run[balance_], run[chosen_], run[probabilities_],
-                         scale, scale * run.batch.gradient_scale);
+    backend.balance_loss(run.sum(kBalanceLoss), run[balance_], run[statistics_.chosen],
+                         run[statistics_.probabilities], scale, scale * run.batch.gradient_scale);
+  }
+  bool balances_without_bias() const { return !spec_.bias.empty() && spec_.balance_loss > 0; }
+  void count_without_bias(const LayerRun& run) const {
+    RouteOptions options = this->options();
+    options.groups = options.top_groups = 1;
+    run.backend().route(run[statistics_.unbiased], run[dweights_], run[logits_], {}, options);
+    run.backend().route_statistics(run[statistics_.chosen], run[statistics_.probabilities], {},
+                                   run[statistics_.unbiased], run[logits_], options);
   }
   // One rank computes the gradients of the losses.
   RouteLosses losses(const LayerRun& run) const {
@@ -202,15 +218,18 @@ class Experts final : public Sublayer {
   std::shared_ptr<Sublayer> shared_;
   std::int64_t own_ = 0, first_ = 0;  // experts of this rank
   bool counts_ = false;               // of the ranks that route the same tokens, this one
-  int router_ = -1, up_ = -1, down_ = -1;
-  Saved logits_;                      // (tokens, experts)
-  Saved ids_, weights_;               // (tokens, chosen)
-  Saved positions_;                   // (tokens, chosen): the row of each choice
-  Saved rows_, offsets_;              // ExpertRows
-  Saved before_;                      // (rows, 2 size): gate and up of each choice
-  Saved activated_;                   // (rows, size), times the weight of the choice
-  Saved balance_;                     // (sequences, experts): gradients of the probabilities
-  Workspace chosen_, probabilities_;  // (sequences, experts)
+  int router_ = -1, bias_ = -1, up_ = -1, down_ = -1;
+  Saved logits_;          // (tokens, experts)
+  Saved ids_, weights_;   // (tokens, chosen)
+  Saved positions_;       // (tokens, chosen): the row of each choice
+  Saved rows_, offsets_;  // ExpertRows
+  Saved before_;          // (rows, 2 size): gate and up of each choice
+  Saved activated_;       // (rows, size), times the weight of the choice
+  Saved balance_;         // (sequences, experts): gradients of the probabilities
+  struct {
+    Workspace chosen, probabilities;  // (sequences, experts)
+    Workspace unbiased;               // (tokens, chosen): as ids_, for the balance loss
+  } statistics_;
   Workspace results_;  // (rows, hidden): of experts, then the gradients of their inputs
   Workspace dbefore_, dactivated_, dweights_, dlogits_;
 };
@@ -223,6 +242,7 @@ std::vector<LinearUse> linears_of(ExpertsSpec& spec) {
 
 void clear_names_of(ExpertsSpec& spec) {
   spec.router.clear();
+  spec.bias = spec.bias.empty() ? "" : "bias";  // whether there is one is no name
   for (std::vector<std::string>* const names : {&spec.up, &spec.down})
     for (std::string& name : *names) name.clear();
   spec.layer = 0;

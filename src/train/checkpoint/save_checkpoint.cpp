@@ -50,7 +50,7 @@ class ShardWriter {
     std::int64_t most = 0;  // elements exchanged or rounded at a time
     for (const Parameter& parameter : engine.parameters().parameters())
       if ((parameter.shard.ranks > 1 && parameter.shard.dimension > 0) ||
-          engine.sharding().is_unrounded(parameter.bucket))
+          (parameter.trained && engine.sharding().is_unrounded(parameter.bucket)))
         most =
             std::max({most, parameter.shape[1], std::min(kExchanged, parameter.shape.elements())});
     const auto ranks = static_cast<std::size_t>(engine.groups()[GroupKind::HostTp].size());

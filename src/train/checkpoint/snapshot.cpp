@@ -23,6 +23,15 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
                    .owned = weights,
                    .frozen = frozen,
                    .peft = !frozen});
+  const auto add_wide = [&](CheckpointPart part) {
+    kinds.push_back({.part = part,
+                     .prefix = "",
+                     .dtype = accumulator_of(precision),
+                     .owned = weights,
+                     .trained = false,
+                     .wide = frozen});
+  };
+  add_wide(CheckpointPart::Model);
   if (state.has_master())
     kinds.push_back({CheckpointPart::State, kMasterPrefix, accumulator_of(precision),
                      [&](const StateSegment& segment) { return state.master(segment); }});
@@ -38,6 +47,7 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
                      .owned = weights,
                      .trained = false,
                      .frozen = frozen});
+    add_wide(CheckpointPart::Average);
   }
   for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
     const std::vector<StateSlot> slots = rule->slots(precision);
@@ -50,7 +60,7 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
 }
 
 bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateSegment& segment) {
-  return kind.part == CheckpointPart::Model && kind.has(segment) &&
+  return kind.part == CheckpointPart::Model && segment.rule != nullptr && kind.has(segment) &&
          engine.sharding().is_unrounded(segment.bucket);
 }
 
@@ -59,7 +69,9 @@ std::vector<StateSegment> saved_segments(const Engine& engine) {
   std::vector<StateSegment> segments = engine.optimizer().state().segments();
   for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket)
     if (!sharding.trained(bucket) && sharding.owned(bucket).size() > 0)
-      segments.push_back({.bucket = bucket, .range = sharding.owned(bucket)});
+      segments.push_back({.bucket = bucket,
+                          .wide = sharding.set().buckets()[bucket].wide,
+                          .range = sharding.owned(bucket)});
   return segments;
 }
 

@@ -24,20 +24,21 @@ struct SavedKind {
   std::string prefix;
   DType dtype;
   std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
-  const UpdateRule* rule = nullptr;     // only parameters with this rule have it; nullptr: all
-  bool trained = true, frozen = false;  // whether parameters that are trained, or are not, have it
-  bool peft = false;                    // the tensors have the names of PEFT's files
+  const UpdateRule* rule = nullptr;  // only parameters with this rule have it; nullptr: all
+  // Which parameters have it: those that are trained, those that are not, and those that are wide.
+  bool trained = true, frozen = false, wide = false;
+  bool peft = false;  // the tensors have the names of PEFT's files
 
   std::string name_of(const Parameter& parameter) const {
     return prefix + (peft ? name_in_adapter(parameter) : parameter.name);
   }
 
   bool has(const StateSegment& segment) const {
-    if (segment.rule == nullptr) return frozen;
+    if (segment.rule == nullptr) return segment.wide ? wide : frozen;
     return trained && (rule == nullptr || rule == segment.rule);
   }
   bool has(const Parameter& parameter, const UpdateRules& rules) const {
-    if (!parameter.trained) return frozen;
+    if (!parameter.trained) return parameter.wide ? wide : frozen;
     return trained && (rule == nullptr || rule == &rules(parameter));
   }
 };

@@ -295,6 +295,15 @@ class Checks {
   void check_balance() const {
     if (!config_.model.experts && config_.train.balance != TrainConfig().balance)
       complain("train.balance", "is for experts, and the model has none: remove it");
+    if (!config_.model.experts || config_.train.balance.bias_speed == 0) return;
+    if (!family_info(config_.model.family).bias)
+      complain("train.balance.bias_speed",
+               "is {}, but the routers of family {} have no bias: remove it",
+               config_.train.balance.bias_speed, to_string(config_.model.family));
+    if (config_.model.lora.on())
+      complain("train.balance.bias_speed",
+               "is {}, but a checkpoint of adapters has no biases of routers: remove it",
+               config_.train.balance.bias_speed);
   }
 
   void check_fp8() const {

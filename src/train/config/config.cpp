@@ -269,6 +269,23 @@ void set_example_defaults(const YamlDocument& document, const std::string& prefi
   if (!given("data.boundary_loss")) data.boundary_loss = false;
 }
 
+// Biases keep experts in balance better than losses do: those of DeepSeek-V3 remain. Adapters leave
+// biases as they are.
+void set_balance_defaults(const YamlDocument& document, const std::string& prefix,
+                          StageConfig& config) {
+  if (!config.model.experts) return;
+  const auto given = [&](const std::string& key) {
+    return document.has("train.balance." + key) || document.has(prefix + "train.balance." + key);
+  };
+  BalanceConfig& balance = config.train.balance;
+  const bool bias = family_info(config.model.family).bias;
+  if (bias && !given("loss")) balance.loss = 0.0001;
+  if (bias && !given("z_loss")) balance.z_loss = 0;
+  if ((!bias || config.adapter.kind != AdapterKind::None) && !given("bias_speed"))
+    balance.bias_speed = 0;
+  config.model.balance = balance;
+}
+
 // Names the stages that have no name.
 void complete_stage_names(std::vector<StageConfig>& stages) {
   for (StageConfig& stage : stages)
@@ -322,7 +339,7 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Sta
   set_example_defaults(document, prefix, config);
   config.model.freeze = config.freeze;
   config.model.fp8 = config.train.fp8;
-  if (config.model.experts) config.model.balance = config.train.balance;
+  set_balance_defaults(document, prefix, config);
   follow_initial_adapter(document, prefix, config);
   if (config.adapter.kind == AdapterKind::Lora)
     config.model.lora = {.r = config.adapter.r,

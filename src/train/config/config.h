@@ -178,8 +178,9 @@ struct TrainConfig {
   std::int64_t log_every = 10;         // steps per log line; metrics.jsonl has every step
   DType precision = DType::F32;
   Fp8Config fp8 = {};
-  // OLMoE's coefficients; only models with experts use them.
-  BalanceConfig balance = {.loss = 0.01, .z_loss = 0.001, .statistics_every = 10};
+  // OLMoE's coefficients, and DeepSeek-V3's speed; only models with experts use them.
+  BalanceConfig balance = {
+      .loss = 0.01, .z_loss = 0.001, .bias_speed = 0.001, .statistics_every = 10};
   double dropout = 0.0;
   std::int64_t classifier_chunk = 0;    // tokens per logits chunk; 0: chosen by vocabulary size
   double z_loss = 0;                    // coefficient of the mean of log^2 Z in the trained loss

@@ -244,6 +244,7 @@ void describe(auto& v, Fp8Config& c) {
 void describe(auto& v, BalanceConfig& c) {
   v("loss", c.loss, at_least(0));
   v("z_loss", c.z_loss, at_least(0));
+  v("bias_speed", c.bias_speed, at_least(0));
   v("statistics_every", c.statistics_every, at_least(0));
 }
 

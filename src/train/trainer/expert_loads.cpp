@@ -31,12 +31,16 @@ bool ExpertLoads::are_due(std::int64_t step) const {
   return run_.config.model.experts && every > 0 && step % every == 0;
 }
 
-void ExpertLoads::record() {
+void ExpertLoads::after_step(const StepResult& result, std::int64_t step) {
+  const bool balances = run_.engine->balances_experts() && !result.skipped();
+  if (!balances && !are_due(step)) return;
+  const std::vector<double> counts = run_.engine->total_expert_counts();
+  if (balances) run_.engine->balance_experts(counts);
+  if (are_due(step)) record(counts);
+}
+
+void ExpertLoads::record(std::span<const double> counts) {
   const ModelConfig& model = run_.config.model;
-  std::vector<double> counts = run_.engine->expert_counts();
-  Communicator& world = run_.host();
-  world.wait(world.all_reduce(
-      Tensor(counts.data(), DType::F64, {static_cast<std::int64_t>(counts.size())})));
   const auto experts = static_cast<std::size_t>(model.experts->count);
   nlohmann::ordered_json line = {{"step", run_.record.step}};
   run_.record.expert_load = 0;
@@ -44,8 +48,7 @@ void ExpertLoads::record() {
   std::int64_t most_idle = 0, worst = 0;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     if (!model.has_experts(layer)) continue;
-    const auto of_layer =
-        std::span(counts).subspan(static_cast<std::size_t>(layer) * experts, experts);
+    const auto of_layer = counts.subspan(static_cast<std::size_t>(layer) * experts, experts);
     const ExpertLoad load = load_of(of_layer);
     line["layers"].push_back({{"layer", layer},
                               {"max_load", load.most},
@@ -60,10 +63,12 @@ void ExpertLoads::record() {
   run_.log->files().add_experts(line.dump() + "\n");
   if (2 * most_idle < model.experts->count || warned_) return;
   warned_ = true;
+  const bool biased = run_.engine->balances_experts();
   log_warning(
-      "step {}: {} of the {} experts of layer {} have hardly any tokens: raise train.balance.loss "
+      "step {}: {} of the {} experts of layer {} have hardly any tokens: raise train.balance.{} "
       "(now {:g}), or train.balance.z_loss if the logits of the router grow",
-      run_.record.step, most_idle, model.experts->count, worst, model.balance.loss);
+      run_.record.step, most_idle, model.experts->count, worst, biased ? "bias_speed" : "loss",
+      biased ? model.balance.bias_speed : model.balance.loss);
 }
 
 }  // namespace kintsugi

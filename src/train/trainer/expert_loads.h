@@ -16,15 +16,17 @@ struct ExpertLoad {
 };
 ExpertLoad load_of(std::span<const double> counts);
 
-// Records the loads of the experts (train.balance.statistics_every). All ranks decide alike.
+// Follows the loads of the experts: moves the biases of routers (train.balance.bias_speed) and
+// records the loads (train.balance.statistics_every). All ranks decide alike.
 class ExpertLoads {
  public:
   explicit ExpertLoads(RunContext& run) : run_(run) {}
 
-  bool are_due(std::int64_t step) const;
-  void record();  // of the last step; all ranks call it
+  void after_step(const StepResult& result, std::int64_t step);  // all ranks call it
 
  private:
+  bool are_due(std::int64_t step) const;
+  void record(std::span<const double> counts);
   RunContext& run_;
   bool warned_ = false;  // of a layer with idle experts
 };

@@ -52,7 +52,7 @@ void StepLoop::train_step() {
   run_.record.targets = static_cast<std::int64_t>(targets);
   run_.record.data_wait_s = data_wait_s;
   if (parts_.fp8.are_due(step)) parts_.fp8.record();
-  if (parts_.experts.are_due(step)) parts_.experts.record();
+  parts_.experts.after_step(result, step);
   parts_.guard.after_step(*run_.engine, result, limits, run_.record);
   run_.unsaved = false;
   run_.state.step = step;
