@@ -48,9 +48,13 @@ void check_yarn(const RopeScaling& scaling) {
   if (scaling.beta_slow >= scaling.beta_fast)
     user_error("rope_scaling.beta_slow {} must be below beta_fast {}", scaling.beta_slow,
                scaling.beta_fast);
-  if (!(std::isfinite(scaling.attention_factor) && scaling.attention_factor >= 0))
-    user_error("rope_scaling.attention_factor is {}: it must be positive, or 0 for the default",
-               scaling.attention_factor);
+  const auto check = [](const char* name, double value) {
+    if (!(std::isfinite(value) && value >= 0))
+      user_error("rope_scaling.{} is {}: it must be positive, or 0 for the default", name, value);
+  };
+  check("attention_factor", scaling.attention_factor);
+  check("mscale", scaling.mscale);
+  check("mscale_all_dim", scaling.mscale_all_dim);
 }
 
 // Reduces the list to its shortest repeating pattern. The list becomes empty if all layers are
@@ -123,6 +127,34 @@ void check_experts(ModelConfig& config) {
                  config.layers - 1);
 }
 
+// Also sets head_dim, the size of a key.
+void complete_latent(ModelConfig& config) {
+  if (config.latent.has_value() != family_info(config.family).latent) {
+    if (config.latent)
+      user_error("latent is given, but family {} has no latent attention: remove it",
+                 to_string(config.family));
+    user_error("family {} needs the sizes of its attention: latent: {{rank: 512, …}}",
+               to_string(config.family));
+  }
+  if (!config.latent) return;
+  const LatentConfig& latent = *config.latent;
+  if (latent.query_rank != 0) check_size("latent.query_rank", latent.query_rank);
+  check_size("latent.rank", latent.rank);
+  check_size("latent.plain_dim", latent.plain_dim);
+  check_size("latent.rotary_dim", latent.rotary_dim);
+  check_size("latent.value_dim", latent.value_dim);
+  if (latent.rotary_dim % 2 != 0)
+    user_error("latent.rotary_dim is {}: rotary positions need an even number", latent.rotary_dim);
+  const std::int64_t keys = latent.plain_dim + latent.rotary_dim;
+  if (config.head_dim != 0 && config.head_dim != keys)
+    user_error("head_dim is {}, but plain_dim and rotary_dim of latent add up to {}: remove it",
+               config.head_dim, keys);
+  if (config.kv_heads != config.heads)
+    user_error("kv_heads is {}, but latent attention has keys for each of {} heads: remove it",
+               config.kv_heads, config.heads);
+  config.head_dim = keys;
+}
+
 void check_rotation(const ModelConfig& config) {
   if (config.positions() != PositionKind::Rope) {
     if (config.rope_scaling)
@@ -130,7 +162,7 @@ void check_rotation(const ModelConfig& config) {
                  to_string(config.family));
     return;
   }
-  if (config.head_dim % 2 != 0)
+  if (!config.latent && config.head_dim % 2 != 0)
     user_error("head_dim is {}: rotary positions need an even number (hidden_size {}, heads {})",
                config.head_dim, config.hidden_size, config.heads);
   if (!config.rope_scaling) return;
@@ -282,6 +314,7 @@ void ModelConfig::complete_and_check() {
     user_error(
         "kv_heads {} does not divide heads {}: each key-value head serves the same number of heads",
         kv_heads, heads);
+  complete_latent(*this);
   if (head_dim == 0) {
     if (hidden_size % heads != 0)
       user_error("heads {} does not divide hidden_size {}: change one of them or give head_dim",

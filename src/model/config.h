@@ -49,7 +49,10 @@ struct RopeScaling {
   // with fewer than beta_slow are scaled. Cosines and sines are multiplied by attention_factor.
   double beta_fast = 32.0;
   double beta_slow = 1.0;
-  double attention_factor = 0.0;  // 0: 0.1 ln(factor) + 1
+  double attention_factor = 0.0;  // 0: from mscale and mscale_all_dim
+  // Not 0: the factor is the quotient of 0.1 m ln(factor) + 1 for both; else that for m = 1. Latent
+  // attention multiplies its scores by the square of that for mscale_all_dim.
+  double mscale = 0.0, mscale_all_dim = 0.0;
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -74,8 +77,8 @@ enum class FastAccumulation : std::uint8_t { Forward, All, None };  // which mat
 struct Fp8Config {
   Fp8Recipe recipe = Fp8Recipe::None;
   bool wgrad = true;  // weight gradients too; false: in the run's precision
-  // Sites that stay in the run's precision: head, attention.qkv, attention.out, retention.in,
-  // retention.out, mlp.up, mlp.down. The head always does.
+  // Sites that stay in the run's precision: head, attention.qkv, attention.up, attention.out,
+  // retention.in, retention.out, mlp.up, mlp.down. The head always does.
   std::vector<std::string> filter = {"head"};
   FastAccumulation fast_accumulation = FastAccumulation::Forward;
   bool power_of_two_scales = true;
@@ -93,6 +96,15 @@ struct Fp8Config {
 };
 
 inline constexpr std::int64_t kMaxLayers = 16384;
+
+// The sizes of multi-head latent attention, as in LatentAttentionSpec. head_dim is plain_dim +
+// rotary_dim.
+struct LatentConfig {
+  std::int64_t query_rank = 0;  // 0: queries have no latents
+  std::int64_t rank = 0;
+  std::int64_t plain_dim = 0, rotary_dim = 0, value_dim = 0;
+  bool operator==(const LatentConfig&) const = default;
+};
 
 // A mixture of experts in place of the MLPs.
 struct ExpertsConfig {
@@ -130,6 +142,7 @@ struct ModelConfig {
   std::int64_t kv_heads = 0;  // 0: same as heads
   std::int64_t head_dim = 0;  // 0: hidden_size / heads
   std::int64_t ffn_size = 0;  // 0: 4 x hidden_size
+  std::optional<LatentConfig> latent = {};
   std::optional<ExpertsConfig> experts = {};
   std::int64_t value_size = 0;  // RetNet: width of the values of all heads; 0 in other families
   bool qk_norm = false;         // GLM: norms on each head of q and k; false in other families

@@ -74,7 +74,7 @@ struct PositionSpec {
 
 // The heads of this rank whose keys and values travel around the context ranks (RingAttention).
 struct RingSpec {
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   bool operator==(const RingSpec&) const = default;
 };
 

@@ -27,6 +27,7 @@ void visit_model_fields(Config& config, Visit&& visit) {
   visit("kv_heads", config.kv_heads);
   visit("head_dim", config.head_dim);
   visit("ffn_size", config.ffn_size);
+  visit("latent", config.latent);
   visit("experts", config.experts);
   visit("value_size", config.value_size);
   visit("qk_norm", config.qk_norm);
@@ -59,7 +60,18 @@ void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
     visit("beta_fast", scaling.beta_fast);
     visit("beta_slow", scaling.beta_slow);
     visit("attention_factor", scaling.attention_factor);
+    visit("mscale", scaling.mscale);
+    visit("mscale_all_dim", scaling.mscale_all_dim);
   }
+}
+
+template <class Latent, class Visit>
+void visit_latent_fields(Latent& latent, Visit&& visit) {
+  visit("query_rank", latent.query_rank);
+  visit("rank", latent.rank);
+  visit("plain_dim", latent.plain_dim);
+  visit("rotary_dim", latent.rotary_dim);
+  visit("value_dim", latent.value_dim);
 }
 
 template <class Experts, class Visit>

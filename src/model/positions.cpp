@@ -41,10 +41,16 @@ double attention_factor(const RopeSpec& spec) {
   if (!spec.scaling || spec.scaling->type != RopeScalingKind::Yarn) return 1;
   const RopeScaling& s = *spec.scaling;
   if (s.attention_factor > 0) return s.attention_factor;
-  return s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1;
+  if (s.mscale > 0 && s.mscale_all_dim > 0)
+    return yarn_magnitude(s, s.mscale) / yarn_magnitude(s, s.mscale_all_dim);
+  return yarn_magnitude(s, 1);
 }
 
 }  // namespace
+
+double yarn_magnitude(const RopeScaling& scaling, double m) {
+  return scaling.factor > 1 ? 0.1 * m * std::log(scaling.factor) + 1 : 1;
+}
 
 std::vector<double> rope_frequencies(const RopeSpec& spec) {
   std::vector<double> frequencies;

@@ -12,6 +12,8 @@ namespace kintsugi {
 class Declaration;
 struct LayerRanks;
 
+// YaRN's factor of queries and keys: 0.1 m ln(factor) + 1.
+double yarn_magnitude(const RopeScaling& scaling, double m);
 // Rotation frequencies of the head's dimension pairs.
 std::vector<double> rope_frequencies(const RopeSpec& spec);
 // (positions, dim): cosines in the first half of a row, sines in the second.

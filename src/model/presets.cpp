@@ -91,6 +91,8 @@ void read_value(std::vector<std::int64_t>& field, const YAML::Node& node, const 
 }
 void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
                 const KeyOrigin& inside);
+void read_value(std::optional<LatentConfig>& field, const YAML::Node& node,
+                const std::string& where, const KeyOrigin& inside);
 void read_value(std::optional<ExpertsConfig>& field, const YAML::Node& node,
                 const std::string& where, const KeyOrigin& inside);
 
@@ -122,26 +124,31 @@ void read_map(const YAML::Node& map, const KeyOrigin& origin,
   }
 }
 
-void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
-                const KeyOrigin& inside) {
-  if (node.IsNull()) {
-    field.reset();
-    return;
-  }
-  if (!node.IsMap())
-    user_error("{}: must be a map like {{factor: 8}} or null, not {}", where, in_words(node));
-  if (!field) field.emplace();
-  read_map(node, inside, {}, [&](auto visit) { visit_rope_scaling_fields(*field, visit); });
-}
-
-void read_value(std::optional<ExpertsConfig>& field, const YAML::Node& node,
-                const std::string& where, const KeyOrigin& inside) {
+// A part of the description that may be absent: a map like `example`, or null.
+template <class Part>
+void read_part(std::optional<Part>& field, const YAML::Node& node, const std::string& where,
+               const KeyOrigin& inside, const char* example, auto visit_fields) {
   if (node.IsNull()) return field.reset();
   if (!node.IsMap())
-    user_error("{}: must be a map like {{count: 8, chosen: 2}} or null, not {}", where,
-               in_words(node));
+    user_error("{}: must be a map like {} or null, not {}", where, example, in_words(node));
   if (!field) field.emplace();
-  read_map(node, inside, {}, [&](auto visit) { visit_experts_fields(*field, visit); });
+  read_map(node, inside, {}, [&](auto visit) { visit_fields(*field, visit); });
+}
+
+void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
+                const KeyOrigin& inside) {
+  read_part(field, node, where, inside, "{factor: 8}",
+            [](auto& part, auto visit) { visit_rope_scaling_fields(part, visit); });
+}
+void read_value(std::optional<LatentConfig>& field, const YAML::Node& node,
+                const std::string& where, const KeyOrigin& inside) {
+  read_part(field, node, where, inside, "{rank: 512, plain_dim: 128}",
+            [](auto& part, auto visit) { visit_latent_fields(part, visit); });
+}
+void read_value(std::optional<ExpertsConfig>& field, const YAML::Node& node,
+                const std::string& where, const KeyOrigin& inside) {
+  read_part(field, node, where, inside, "{count: 8, chosen: 2}",
+            [](auto& part, auto visit) { visit_experts_fields(part, visit); });
 }
 
 void read_fields(const YAML::Node& map, const KeyOrigin& origin,
@@ -395,6 +402,17 @@ const T& in_text(const T& value) {
 }
 std::string_view in_text(RopeScalingKind kind) { return to_string(kind); }
 
+// "{…}" or "null"
+template <class Part>
+std::string part_to_yaml(const std::optional<Part>& part, auto visit_fields) {
+  if (!part) return "null";
+  std::string parts;
+  visit_fields(*part, [&](const char* key, const auto& value) {
+    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, in_text(value));
+  });
+  return "{" + parts + "}";
+}
+
 }  // namespace
 
 void read_rope_scaling(const YAML::Node& node, const std::string& source, const std::string& where,
@@ -403,25 +421,9 @@ void read_rope_scaling(const YAML::Node& node, const std::string& source, const 
 }
 
 std::string rope_scaling_to_yaml(const std::optional<RopeScaling>& scaling) {
-  if (!scaling) return "null";
-  std::string parts;
-  visit_rope_scaling_fields(*scaling, [&](const char* key, const auto& value) {
-    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, in_text(value));
-  });
-  return "{" + parts + "}";
+  return part_to_yaml(scaling,
+                      [](const auto& part, auto visit) { visit_rope_scaling_fields(part, visit); });
 }
-
-namespace {
-
-std::string experts_to_yaml(const ExpertsConfig& experts) {
-  std::string parts;
-  visit_experts_fields(experts, [&](const char* key, const auto& value) {
-    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, value);
-  });
-  return "{" + parts + "}";
-}
-
-}  // namespace
 
 std::string model_to_yaml(const ModelConfig& config) {
   std::string text;
@@ -432,7 +434,11 @@ std::string model_to_yaml(const ModelConfig& config) {
     } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
       text += fmt::format("{}: {}\n", name, rope_scaling_to_yaml(field));
     } else if constexpr (std::is_same_v<Field, std::optional<ExpertsConfig>>) {
-      text += fmt::format("{}: {}\n", name, field ? experts_to_yaml(*field) : "null");
+      const auto visit = [](const auto& part, auto each) { visit_experts_fields(part, each); };
+      text += fmt::format("{}: {}\n", name, part_to_yaml(field, visit));
+    } else if constexpr (std::is_same_v<Field, std::optional<LatentConfig>>) {
+      const auto visit = [](const auto& part, auto each) { visit_latent_fields(part, each); };
+      text += fmt::format("{}: {}\n", name, part_to_yaml(field, visit));
     } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
       std::vector<std::string_view> types;
       for (const LayerType type : field) types.push_back(to_string(type));

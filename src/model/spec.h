@@ -96,6 +96,24 @@ struct AttentionSpec {
   bool operator==(const AttentionSpec&) const = default;
 };
 
+// Multi-head latent attention (DeepSeek): keys and values of all heads are computed from a short
+// latent vector per token, and queries may be. Of a query or key, the first plain_dim elements are
+// not rotated, and the others are rotated in adjacent pairs; all heads share those of a key.
+struct LatentAttentionSpec {
+  std::int64_t heads = 0;
+  std::int64_t query_rank = 0, rank = 0;  // widths of the latents; query_rank 0: queries have none
+  std::int64_t plain_dim = 0, rotary_dim = 0, value_dim = 0;  // of a head
+  // down: the latents of queries, or the queries themselves; and the latents of keys and values
+  // with the rotated part of the keys behind them. up: of each head, the plain part of the key,
+  // then the value.
+  LinearSpec down, query_up, up, out;
+  NormSpec query_norm, norm;  // of the latents
+  RopeSpec rope;              // of rotary_dim
+  double scale = 1;           // of the scores
+  std::int64_t key_dim() const { return plain_dim + rotary_dim; }
+  bool operator==(const LatentAttentionSpec&) const = default;
+};
+
 // RetNet's token mixer: projections to q, k, v and a gate; retention; a norm per head times the
 // gate.
 struct RetentionSpec {
@@ -146,6 +164,7 @@ struct LinearUse {
   std::vector<std::size_t> adapted = {};
 };
 std::vector<LinearUse> linears_of(AttentionSpec& spec);
+std::vector<LinearUse> linears_of(LatentAttentionSpec& spec);
 std::vector<LinearUse> linears_of(RetentionSpec& spec);
 std::vector<LinearUse> linears_of(MlpSpec& spec);
 std::vector<LinearUse> linears_of(ExpertsSpec& spec);
@@ -155,12 +174,14 @@ std::vector<LinearUse> linears_of(ExpertsSpec& spec);
 void clear_names_of(NormSpec& spec);
 void clear_names_of(LinearSpec& spec);
 void clear_names_of(AttentionSpec& spec);
+void clear_names_of(LatentAttentionSpec& spec);
 void clear_names_of(RetentionSpec& spec);
 void clear_names_of(MlpSpec& spec);
 void clear_names_of(ExpertsSpec& spec);
 
 class Sublayer;
 std::shared_ptr<Sublayer> make_sublayer(const AttentionSpec& spec);
+std::shared_ptr<Sublayer> make_sublayer(const LatentAttentionSpec& spec);
 std::shared_ptr<Sublayer> make_sublayer(const RetentionSpec& spec);
 std::shared_ptr<Sublayer> make_sublayer(const MlpSpec& spec);
 std::shared_ptr<Sublayer> make_sublayer(const ExpertsSpec& spec);

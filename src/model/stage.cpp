@@ -107,7 +107,8 @@ void StageScratch::allocate_ring(Arena& arena, const std::vector<Declaration>& b
                                    .length = size_.length,
                                    .heads = heads->heads,
                                    .kv_heads = heads->kv_heads,
-                                   .head_dim = heads->head_dim},
+                                   .head_dim = heads->head_dim,
+                                   .value_dim = heads->value_dim},
                 context_.store->dtype(), options_.training, context_.tables.slopes);
   context_.ring = &*ring_;
 }

@@ -43,10 +43,11 @@ PartViews views_of(const MatrixPart& part, const Tensor& shards, const Tensor& m
   return {shard, matrix};
 }
 
-// Whether the shards of a batch are already its matrices, one after the other.
-bool is_whole(const std::vector<MatrixPart>& parts) {
-  return std::ranges::all_of(
-      parts, [](const MatrixPart& part) { return part.dimension < 0 && part.shard[1] == 1; });
+// Whether the shards of a batch are its matrices, each of them once, one after the other.
+bool is_whole(const std::vector<MatrixPart>& parts, std::int64_t matrices) {
+  return std::ssize(parts) == matrices && std::ranges::all_of(parts, [](const MatrixPart& part) {
+           return part.dimension < 0 && part.shard[1] == 1;
+         });
 }
 
 bool is_identity(const std::vector<MatrixExchange::Move>& moves) {
@@ -230,7 +231,7 @@ void MatrixUpdates::send_to_owners(const MatrixExchange& round) {
 }
 
 void MatrixUpdates::transform(const MatrixExchange& round) {
-  if (!is_whole(round.assembled)) {
+  if (!is_whole(round.assembled, round.matrices)) {
     for (const MatrixPart& part : round.assembled) {
       const PartViews views = views_of(part, in(), batch_of(round, out()));
       backend_->copy(views.matrix, views.shard);
@@ -246,7 +247,7 @@ void MatrixUpdates::transform(const MatrixExchange& round) {
     work.squares[i] =
         squares_[i].rows(0, round.matrices * small * small).view({round.matrices, small, small});
   if (rule_->transform(*backend_, work).data() == work.other.data()) turn();
-  if (is_whole(round.returned)) return;
+  if (is_whole(round.returned, round.matrices)) return;
   for (const MatrixPart& part : round.returned) {
     const PartViews views = views_of(part, out(), batch_of(round, in()));
     backend_->copy(views.shard, views.matrix);

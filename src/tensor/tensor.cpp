@@ -61,6 +61,19 @@ Tensor Tensor::transpose(int i, int j) const {
   return result;
 }
 
+Tensor Tensor::repeat(int d, std::int64_t count) const {
+  KINTSUGI_CHECK(d < rank(), "dimension {} of {}", d, to_string(shape_));
+  Tensor result = *this;
+  result.shape_.append(0);
+  for (int i = rank(); i > d; --i) {
+    result.shape_[i] = shape_[i - 1];
+    result.strides_[i] = strides_[i - 1];
+  }
+  result.shape_[d] = count;
+  result.strides_[d] = 0;
+  return result;
+}
+
 Tensor Tensor::split_last(std::int64_t inner) const {
   const int last = rank() - 1;
   KINTSUGI_CHECK(last >= 0 && inner > 0 && shape_[last] % inner == 0,

@@ -84,6 +84,8 @@ class Tensor {
   Tensor select(int d, std::int64_t i) const;
   // Swaps dimensions i and j; neither may be the last one.
   Tensor transpose(int i, int j) const;
+  // Inserts dimension d, of `count` times the same elements: only to be read.
+  Tensor repeat(int d, std::int64_t count) const;
   // Joins the last two dimensions, (…, a, b) to (…, a b); the rows of length b must be adjacent.
   Tensor join_last() const;
   // Splits the last dimension into (outer, inner), keeping the strides of the others.

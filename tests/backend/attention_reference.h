@@ -13,7 +13,8 @@ struct AttentionInputs {
   Values slopes;  // empty: none
   Ids starts;     // (batch, queries); empty: none
   double scale = 1;
-  std::int64_t window = 0;  // 0: none
+  std::int64_t window = 0;     // 0: none
+  std::int64_t value_dim = 0;  // of v and dout; 0: as q and k
 };
 
 struct AttentionOutputs {
@@ -24,12 +25,15 @@ struct AttentionOutputs {
 inline AttentionOutputs attention_reference(const AttentionSizes& c, const AttentionInputs& x) {
   const auto at = [&](std::int64_t b, std::int64_t token, std::int64_t head, std::int64_t tokens,
                       std::int64_t heads) {
-    return static_cast<std::size_t>(((b * tokens + token) * heads + head) * c.dim);
+    return static_cast<std::size_t>((b * tokens + token) * heads + head);
   };
   AttentionOutputs r;
-  r.out = r.dq = Values(x.q.size(), 0.0);
-  r.dk = r.dv = Values(x.k.size(), 0.0);
-  const auto dim = static_cast<std::size_t>(c.dim);
+  r.out = Values(x.dout.size(), 0.0);
+  r.dq = Values(x.q.size(), 0.0);
+  r.dk = Values(x.k.size(), 0.0);
+  r.dv = Values(x.v.size(), 0.0);
+  const auto dim = static_cast<std::size_t>(c.dim),
+             values = x.value_dim > 0 ? static_cast<std::size_t>(x.value_dim) : dim;
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h)
       for (std::int64_t i = 0; i < c.queries; ++i) {
@@ -37,11 +41,12 @@ inline AttentionOutputs attention_reference(const AttentionSizes& c, const Atten
         std::int64_t first =
             x.starts.empty() ? 0 : x.starts[static_cast<std::size_t>(b * c.queries + i)];
         if (x.window > 0) first = std::max(first, position - x.window + 1);
-        const std::size_t row = at(b, i, h, c.queries, c.heads);
+        const std::size_t head = at(b, i, h, c.queries, c.heads), row = head * dim,
+                          result = head * values;
         Values p;
         double top = -INFINITY, total = 0, delta = 0;
         for (std::int64_t j = first; j <= position; ++j) {
-          const std::size_t key = at(b, j, kv, c.keys, c.kv_heads);
+          const std::size_t key = at(b, j, kv, c.keys, c.kv_heads) * dim;
           double score =
               x.slopes.empty() ? 0 : x.slopes[static_cast<std::size_t>(h)] * static_cast<double>(j);
           for (std::size_t d = 0; d < dim; ++d) score += x.scale * x.q[row + d] * x.k[key + d];
@@ -52,19 +57,20 @@ inline AttentionOutputs attention_reference(const AttentionSizes& c, const Atten
         r.lse.push_back(top + std::log(total));
         for (std::size_t j = 0; j < p.size(); ++j) {
           p[j] /= total;
-          const std::size_t key =
-              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
-          for (std::size_t d = 0; d < dim; ++d) r.out[row + d] += p[j] * x.v[key + d];
+          const std::size_t value =
+              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads) * values;
+          for (std::size_t d = 0; d < values; ++d) r.out[result + d] += p[j] * x.v[value + d];
         }
-        for (std::size_t d = 0; d < dim; ++d) delta += r.out[row + d] * x.dout[row + d];
+        for (std::size_t d = 0; d < values; ++d) delta += r.out[result + d] * x.dout[result + d];
         for (std::size_t j = 0; j < p.size(); ++j) {
-          const std::size_t key =
-              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
+          const std::size_t kv_row =
+                                at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads),
+                            key = kv_row * dim, value = kv_row * values;
           double dp = 0;
-          for (std::size_t d = 0; d < dim; ++d) dp += x.dout[row + d] * x.v[key + d];
+          for (std::size_t d = 0; d < values; ++d) dp += x.dout[result + d] * x.v[value + d];
           const double ds = p[j] * (dp - delta) * x.scale;
+          for (std::size_t d = 0; d < values; ++d) r.dv[value + d] += p[j] * x.dout[result + d];
           for (std::size_t d = 0; d < dim; ++d) {
-            r.dv[key + d] += p[j] * x.dout[row + d];
             r.dq[row + d] += ds * x.k[key + d];
             r.dk[key + d] += ds * x.q[row + d];
           }

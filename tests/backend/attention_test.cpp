@@ -17,13 +17,15 @@ struct AttentionCase : AttentionSizes {
   bool alibi = false;
   bool documents = false;
   std::int64_t window = 0;
+  std::int64_t value_dim = dim;
 };
 
 std::string describe(const AttentionCase& c) {
   return fmt::format(
-      "batch {} queries {} keys {} heads {}/{} dim {} packing {} alibi {} documents {} window {}",
+      "batch {} queries {} keys {} heads {}/{} dim {} packing {} alibi {} documents {} window {} "
+      "values {}",
       c.batch, c.queries, c.keys, c.heads, c.kv_heads, c.dim, static_cast<int>(c.packing), c.alibi,
-      c.documents, c.window);
+      c.documents, c.window, c.value_dim);
 }
 
 class AttentionTest : public OperationTest {
@@ -32,32 +34,35 @@ class AttentionTest : public OperationTest {
     Tensor q, k, v;
   };
   Packed pack(const AttentionCase& c) {
-    const Shape q = {c.batch, c.queries, c.heads, c.dim}, kv = {c.batch, c.keys, c.kv_heads, c.dim};
-    if (c.packing == Packing::Separate)
-      return {buffer(type(), q), buffer(type(), kv), buffer(type(), kv)};
-    if (c.packing == Packing::Cache) {
-      const Shape longer = {c.batch, c.keys + 11, c.kv_heads, c.dim};
-      return {buffer(type(), q), buffer(type(), longer).part(1, 0, c.keys),
-              buffer(type(), longer).part(1, 0, c.keys)};
+    const auto keys = [&](std::int64_t count, std::int64_t dim) {
+      return buffer(type(), {c.batch, count, c.kv_heads, dim}).part(1, 0, c.keys);
+    };
+    if (c.packing == Packing::Separate || c.packing == Packing::Cache) {
+      const std::int64_t count = c.keys + (c.packing == Packing::Cache ? 11 : 0);
+      return {buffer(type(), {c.batch, c.queries, c.heads, c.dim}), keys(count, c.dim),
+              keys(count, c.value_dim)};
     }
     if (c.packing == Packing::PerHead) {
-      const Tensor all = buffer(type(), {c.batch, c.keys, c.heads, 3 * c.dim});
-      return {all.part(3, 0, c.dim), all.part(3, c.dim, c.dim), all.part(3, 2 * c.dim, c.dim)};
+      const Tensor all = buffer(type(), {c.batch, c.keys, c.heads, 2 * c.dim + c.value_dim});
+      return {all.part(3, 0, c.dim), all.part(3, c.dim, c.dim),
+              all.part(3, 2 * c.dim, c.value_dim)};
     }
-    const std::int64_t q_width = c.heads * c.dim, kv_width = c.kv_heads * c.dim;
-    const Tensor all =
-        buffer(type(), {c.batch, c.keys, q_width + 2 * kv_width + (c.packing == Packing::Odd)});
+    const std::int64_t q_width = c.heads * c.dim, k_width = c.kv_heads * c.dim,
+                       v_width = c.kv_heads * c.value_dim;
+    const Tensor all = buffer(
+        type(), {c.batch, c.keys, q_width + k_width + v_width + (c.packing == Packing::Odd)});
     return {all.part(2, 0, q_width).split_last(c.dim),
-            all.part(2, q_width, kv_width).split_last(c.dim),
-            all.part(2, q_width + kv_width, kv_width).split_last(c.dim)};
+            all.part(2, q_width, k_width).split_last(c.dim),
+            all.part(2, q_width + k_width, v_width).split_last(c.value_dim)};
   }
 
   AttentionInputs inputs(const AttentionCase& c, double deviation = 1.0) {
     AttentionInputs x;
     x.q = activations(c.batch * c.queries * c.heads * c.dim, deviation);
     x.k = activations(c.batch * c.keys * c.kv_heads * c.dim);
-    x.v = activations(c.batch * c.keys * c.kv_heads * c.dim);
-    x.dout = activations(c.batch * c.queries * c.heads * c.dim);
+    x.v = activations(c.batch * c.keys * c.kv_heads * c.value_dim);
+    x.dout = activations(c.batch * c.queries * c.heads * c.value_dim);
+    x.value_dim = c.value_dim;
     x.scale = 1.3 / std::sqrt(static_cast<double>(c.dim));
     x.window = c.window;
     if (c.alibi) x.slopes = magnitudes(rounded(normal(c.heads, 0.1), DType::F32));
@@ -91,7 +96,7 @@ class AttentionTest : public OperationTest {
     const AttentionOptions o = options(c, x);
     // As in a layer: each row has all heads side by side.
     const Tensor out_tensor =
-        allow(buffer(type(), {c.batch, c.queries, c.heads * c.dim}).split_last(c.dim));
+        allow(buffer(type(), {c.batch, c.queries, c.heads * c.value_dim}).split_last(c.value_dim));
     const Tensor lse = out(accumulator(), {c.batch, c.heads, c.queries});
     backend().attention_forward(out_tensor, lse, from.q, from.k, from.v, o);
 
@@ -106,7 +111,7 @@ class AttentionTest : public OperationTest {
     allow(gradient.q);
     allow(gradient.k);
     allow(gradient.v);
-    const Tensor dout = in(x.dout, type(), {c.batch, c.queries, c.heads, c.dim});
+    const Tensor dout = in(x.dout, type(), {c.batch, c.queries, c.heads, c.value_dim});
     backend().attention_backward(gradient.q, gradient.k, gradient.v, dout, out_tensor, lse, from.q,
                                  from.k, from.v, o);
     // If a query sees only one key, the gradient of its score is a difference of equal numbers of
@@ -149,6 +154,17 @@ TEST_P(AttentionTest, TileBorders) {
   check({1, 129, 193, 2, 1, 96, Packing::Cache, true, true, 64});
   check({1, 64, 256, 2, 2, 16, Packing::Cache, false, false, 128});
   if (long_heads) check({1, 65, 65, 4, 1, 256, Packing::Joined, true, true, 33});
+}
+
+// Latent attention has longer keys than values.
+TEST_P(AttentionTest, ValuesOfAnotherSize) {
+  check({2, 17, 17, 2, 2, 10, Packing::Separate, false, false, 0, 8});
+  check({2, 65, 65, 4, 2, 24, Packing::Joined, false, true, 0, 16});
+  check({1, 35, 35, 2, 1, 16, Packing::Odd, false, false, 0, 40});
+  check({1, 33, 65, 2, 2, 64, Packing::Cache, true, false, 20, 96});
+  check({1, 70, 70, 3, 3, 48, Packing::PerHead, false, false, 0, 32});
+  if (narrow() || !is_emulated())
+    check({1, 65, 65, 2, 2, 192, Packing::Separate, false, false, 0, 128});
 }
 
 TEST_P(AttentionTest, Alibi) {
@@ -205,6 +221,7 @@ TEST_P(AttentionGradientTest, MatchesTheForward) {
   for (const AttentionCase& c :
        {AttentionCase{2, 70, 70, 4, 2, 8, Packing::Joined, true, true},
         AttentionCase{1, 9, 67, 3, 1, 20},
+        AttentionCase{2, 70, 70, 4, 4, 12, Packing::PerHead, false, true, 0, 20},
         AttentionCase{2, 140, 140, 4, 2, 8, Packing::Joined, true, true, 11},
         AttentionCase{1, 9, 167, 3, 1, 20, Packing::Cache, false, false, 80}}) {
     SCOPED_TRACE(describe(c));
@@ -214,15 +231,15 @@ TEST_P(AttentionGradientTest, MatchesTheForward) {
     write(from.k, x.k);
     write(from.v, x.v);
     const AttentionOptions o = options(c, x);
-    const Tensor y = out(type(), {c.batch, c.queries, c.heads, c.dim});
+    const Tensor y = out(type(), {c.batch, c.queries, c.heads, c.value_dim});
     const Tensor lse = out(type(), {c.batch, c.heads, c.queries});
     backend().attention_forward(y, lse, from.q, from.k, from.v, o);
     allow(gradient.q);
     allow(gradient.k);
     allow(gradient.v);
     backend().attention_backward(gradient.q, gradient.k, gradient.v,
-                                 in(x.dout, type(), {c.batch, c.queries, c.heads, c.dim}), y, lse,
-                                 from.q, from.k, from.v, o);
+                                 in(x.dout, type(), {c.batch, c.queries, c.heads, c.value_dim}), y,
+                                 lse, from.q, from.k, from.v, o);
     const auto check_slope = [&](Tensor operand, const Values& values, Tensor found) {
       const Values direction = normal(operand.elements());
       const auto forward = [&](const Values& moved) {

@@ -62,6 +62,34 @@ TEST_P(MemoryTest, CopyOfStridedRows) {
   EXPECT_EQ(read(heads), x);
 }
 
+// Heads that share elements: a copy to each head, and the sum over the heads.
+TEST_P(MemoryTest, HeadsOfATokenAreCopiedAndSummed) {
+  constexpr std::int64_t tokens = 21, heads = 5, dim = 12;
+  const Values x = activations(tokens * dim);
+  const Tensor shared = inside(type(), tokens, dim, 4, 8),
+               all = allow(buffer(type(), {tokens, heads, dim + 3}).part(2, 3, dim));
+  write(shared, x);
+  backend().copy(all, shared.repeat(1, heads));
+  Values expected;
+  for (std::int64_t row = 0; row < tokens * heads; ++row)
+    expected.insert(expected.end(), x.begin() + row / heads * dim,
+                    x.begin() + (row / heads + 1) * dim);
+  EXPECT_EQ(read(all), expected);
+
+  const Values y = activations(tokens * heads * dim);
+  write(all, y);
+  Values sums(x.size(), 0.0), sizes = sums;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::size_t at = i / (heads * dim) * dim + i % dim;
+    sums[at] += y[i];
+    sizes[at] += std::abs(y[i]);
+  }
+  const Tensor sum = allow(inside(type(), tokens, dim, 2, 6));
+  backend().sum_heads(sum, all);
+  expect_close("sum", read(sum), sums, type(), {heads, accumulator(), sizes});
+  finish();
+}
+
 TEST_P(MemoryTest, Fill) {
   for (const std::int64_t count : {1, 33, 40001}) {
     const Tensor x = out(type(), {count});

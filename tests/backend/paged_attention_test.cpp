@@ -10,6 +10,8 @@ struct PagedCase {
   std::int64_t dim, group, kv_heads, page_tokens;
   std::int64_t window = 0;
   bool alibi = false;
+  std::int64_t value_dim = dim;
+  bool within = false;  // the values are the first elements of the keys
 };
 constexpr PagedCase kPagedCases[] = {
     {32, 1, 2, 16},
@@ -21,7 +23,11 @@ constexpr PagedCase kPagedCases[] = {
     {64, 11, 1, 64},
     {20, 2, 2, 16, 0, true},
     {33, 1, 1, 3, 9},
+    {24, 4, 1, 16, 0, false, 16, true},
+    {64, 2, 2, 5, 0, true, 96},
 };
+// Latent attention: keys of 512 latents and 64 rotated elements.
+constexpr PagedCase kLatentCase = {576, 8, 1, 16, 0, false, 512, true};
 
 // Queries of one sequence; no tokens: an unused tile.
 struct Queries {
@@ -29,8 +35,8 @@ struct Queries {
 };
 
 std::string describe(const PagedCase& c) {
-  return fmt::format("dim {} group {} kv_heads {} page {} window {} alibi {}", c.dim, c.group,
-                     c.kv_heads, c.page_tokens, c.window, c.alibi);
+  return fmt::format("dim {} group {} kv_heads {} page {} window {} alibi {} values {}", c.dim,
+                     c.group, c.kv_heads, c.page_tokens, c.window, c.alibi, c.value_dim);
 }
 
 std::size_t to_index(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -42,7 +48,7 @@ class PagedAttentionTest : public OperationTest {
     std::vector<Queries> tiles;
     std::int64_t tile_tokens = 1, rows = 0;  // rows of q
     Values q;                                // (rows, heads, dim)
-    std::vector<Values> keys, values;        // (positions, kv_heads, dim)
+    std::vector<Values> keys, values;        // (positions, kv_heads, dim or value_dim)
     Values slopes;
     double scale = 1;
   };
@@ -51,10 +57,13 @@ class PagedAttentionTest : public OperationTest {
     x.tiles = tiles;
     x.tile_tokens = tile_tokens;
     for (const Queries& tile : tiles) {
-      const std::int64_t count = (tile.position + tile.tokens) * c.kv_heads * c.dim;
+      const std::int64_t heads = (tile.position + tile.tokens) * c.kv_heads;
       x.rows += tile.tokens;
-      x.keys.push_back(activations(count));
-      x.values.push_back(activations(count));
+      x.keys.push_back(activations(heads * c.dim));
+      x.values.push_back(c.within ? Values() : activations(heads * c.value_dim));
+      for (std::int64_t i = 0; c.within && i < heads * c.value_dim; ++i)
+        x.values.back().push_back(
+            x.keys.back()[to_index(i / c.value_dim * c.dim + i % c.value_dim)]);
     }
     x.rows += 2;  // no tile names the first and the last row
     x.q = activations(x.rows * c.kv_heads * c.group * c.dim);
@@ -83,11 +92,11 @@ class PagedAttentionTest : public OperationTest {
     const double most = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (double& score : scores) sum += score = std::exp(score - most);
-    Values result(to_index(c.dim), 0.0), size(to_index(c.dim), 0.0);
+    Values result(to_index(c.value_dim), 0.0), size(to_index(c.value_dim), 0.0);
     for (std::size_t j = 0; j < scores.size(); ++j) {
       const double* v = &x.values[tile][to_index(
-          ((first + static_cast<std::int64_t>(j)) * c.kv_heads + kv_head) * c.dim)];
-      for (std::int64_t d = 0; d < c.dim; ++d) {
+          ((first + static_cast<std::int64_t>(j)) * c.kv_heads + kv_head) * c.value_dim)];
+      for (std::int64_t d = 0; d < c.value_dim; ++d) {
         result[to_index(d)] += scores[j] / sum * v[d];
         size[to_index(d)] += scores[j] / sum * std::abs(v[d]);
       }
@@ -110,10 +119,11 @@ class PagedAttentionTest : public OperationTest {
     std::iota(free_pages.begin(), free_pages.end(), 0);
     std::reverse(free_pages.begin(), free_pages.end());
     std::swap(free_pages.front(), free_pages.back());
-    const std::int64_t width = c.kv_heads * c.dim;
-    Values keys(to_index(pages_of_all * c.page_tokens * width),
-                std::numeric_limits<double>::quiet_NaN()),
-        values = keys;
+    const auto pages_of = [&](std::int64_t dim) {
+      return Values(to_index(pages_of_all * c.page_tokens * c.kv_heads * dim),
+                    std::numeric_limits<double>::quiet_NaN());
+    };
+    Values keys = pages_of(c.dim), values = pages_of(c.value_dim);
     Ids table(x.tiles.size() * to_index(most_pages), -1), tiles;
     Values result;
     std::size_t next = 0;
@@ -125,19 +135,20 @@ class PagedAttentionTest : public OperationTest {
       for (std::int64_t key = 0; key < x.tiles[t].position + x.tiles[t].tokens; ++key) {
         std::int32_t& page = table[t * to_index(most_pages) + to_index(key / c.page_tokens)];
         if (key % c.page_tokens == 0) page = free_pages[next++];
-        const std::int64_t to = (page * c.page_tokens + key % c.page_tokens) * width;
-        for (std::int64_t i = 0; i < width; ++i) {
-          keys[to_index(to + i)] = x.keys[t][to_index(key * width + i)];
-          values[to_index(to + i)] = x.values[t][to_index(key * width + i)];
-        }
+        const std::int64_t to = page * c.page_tokens + key % c.page_tokens;
+        const auto put = [&](Values& all, const Values& from, std::int64_t width) {
+          std::copy_n(&from[to_index(key * width)], width, &all[to_index(to * width)]);
+        };
+        put(keys, x.keys[t], c.kv_heads * c.dim);
+        put(values, x.values[t], c.kv_heads * c.value_dim);
       }
     }
-    const auto strided = [&](std::int64_t before) {  // between other columns of a row
-      return buffer(type(), {x.rows, (heads + 3) * c.dim})
-          .part(1, before * c.dim, heads * c.dim)
-          .split_last(c.dim);
+    const auto strided = [&](std::int64_t before, std::int64_t dim) {
+      return buffer(type(), {x.rows, (heads + 3) * dim})  // between other columns of a row
+          .part(1, before * dim, heads * dim)
+          .split_last(dim);
     };
-    const Tensor q = strided(1), y = strided(2);
+    const Tensor q = strided(1, c.dim), y = strided(2, c.value_dim);
     write(q, x.q);
     for (const std::size_t t : chosen) {
       const Queries& tile = x.tiles[t];
@@ -147,10 +158,14 @@ class PagedAttentionTest : public OperationTest {
            static_cast<std::int32_t>(t), static_cast<std::int32_t>(tile.position)});
       if (tile.tokens > 0) allow(y.rows(first_rows[t], tile.tokens));
     }
-    const Shape shape{pages_of_all, c.page_tokens, c.kv_heads, c.dim};
+    const auto shape = [&](std::int64_t dim) {
+      return Shape{pages_of_all, c.page_tokens, c.kv_heads, dim};
+    };
+    const Tensor all_keys = in(keys, type(), shape(c.dim));
     const std::int64_t count = static_cast<std::int64_t>(x.tiles.size());
     backend().paged_attention(
-        y, q, in(keys, type(), shape), in(values, type(), shape),
+        y, q, all_keys,
+        c.within ? all_keys.part(3, 0, c.value_dim) : in(values, type(), shape(c.value_dim)),
         {.scale = x.scale,
          .alibi_slopes = c.alibi ? in(x.slopes, DType::F32, {heads}) : Tensor(),
          .window = c.window,
@@ -199,6 +214,12 @@ TEST_P(PagedAttentionTest, OneTokenOfEachSequence) {
 TEST_P(PagedAttentionTest, ManyTokensOfASequence) {
   for (const PagedCase& c : kPagedCases)
     check(c, {{0, 24}, {24, 3}, {0, 0}, {70, 17}, {190, 23}}, 24);
+}
+
+TEST_P(PagedAttentionTest, LatentsOfDeepSeek) {
+  if (is_emulated() && type() == DType::F64) GTEST_SKIP() << "more shared memory than 64 KiB";
+  check(kLatentCase, {{0, 1}, {15, 1}, {130, 1}}, 1);
+  check(kLatentCase, {{0, 3}, {70, 2}}, 3);
 }
 
 // No head size that the fast kernels know, and no alignment.

@@ -23,19 +23,21 @@ using Ids = std::vector<std::int32_t>;
 
 struct RingCase {
   int ranks = 2;
-  std::int64_t sequences = 1, length = 0, heads = 2, kv_heads = 2, dim = 8;
+  std::int64_t sequences = 1, length = 0, heads = 2, kv_heads = 2, dim = 8, value_dim = dim;
   bool alibi = false, documents = false;
   std::int64_t window = 0;
   std::int64_t most_sequences = 0;  // 0: as many as there are
 
   std::int64_t tokens() const { return sequences * length; }
-  std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }
+  std::int64_t width() const { return (heads + kv_heads) * dim + kv_heads * value_dim; }
+  std::int64_t outputs() const { return heads * value_dim; }
 };
 
 std::string describe(const RingCase& c) {
   return fmt::format(
-      "{} ranks, {} x {} tokens, heads {}/{} of {}, alibi {}, documents {}, window {}", c.ranks,
-      c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.alibi, c.documents, c.window);
+      "{} ranks, {} x {} tokens, heads {}/{} of {} and {}, alibi {}, documents {}, window {}",
+      c.ranks, c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.value_dim, c.alibi, c.documents,
+      c.window);
 }
 
 // A tensor in host memory that starts as NaN.
@@ -80,7 +82,7 @@ Inputs make_inputs(const RingCase& c, DType dtype) {
     }
     return values;
   };
-  Inputs x{draw(c.tokens() * c.width()), draw(c.tokens() * c.heads * c.dim), {}, {}};
+  Inputs x{draw(c.tokens() * c.width()), draw(c.tokens() * c.outputs()), {}, {}};
   for (std::int64_t h = 0; c.alibi && h < c.heads; ++h)
     x.slopes.push_back(0.3f / static_cast<float>(h + 1));
   // Documents that end inside chunks, short and long ones.
@@ -97,10 +99,11 @@ struct Heads {
 };
 // Splits rows of [q | k | v], as in the attention layer.
 Heads split(const Tensor& rows, const RingCase& c, std::int64_t length) {
-  const Tensor heads = rows.split_last(c.dim);
-  return {heads.part(1, 0, c.heads).split_first(length),
-          heads.part(1, c.heads, c.kv_heads).split_first(length),
-          heads.part(1, c.heads + c.kv_heads, c.kv_heads).split_first(length)};
+  const std::int64_t q = c.heads * c.dim, k = c.kv_heads * c.dim;
+  return {
+      rows.part(1, 0, q).split_last(c.dim).split_first(length),
+      rows.part(1, q, k).split_last(c.dim).split_first(length),
+      rows.part(1, q + k, c.kv_heads * c.value_dim).split_last(c.value_dim).split_first(length)};
 }
 
 Values values_of(const Host& host) {
@@ -119,7 +122,7 @@ Host host_of(const Values& values, Shape shape) {
 Outputs whole_attention(const RingCase& c, const Inputs& x, double scale) {
   const auto backend = make_cpu_backend(1);
   const Host qkv = host_of(x.qkv, {c.tokens(), c.width()}), dqkv(DType::F64, qkv.tensor.shape());
-  const Host dout = host_of(x.dout, {c.sequences, c.length, c.heads, c.dim});
+  const Host dout = host_of(x.dout, {c.sequences, c.length, c.heads, c.value_dim});
   const Host out(DType::F64, dout.tensor.shape());
   const Host lse(DType::F64, {c.sequences, c.heads, c.length});
   AttentionOptions options{.scale = scale, .window = c.window};
@@ -142,14 +145,14 @@ class LocalProblem {
         shard_{c.ranks, group.rank(), c.length},
         qkv_(dtype, {c.sequences * local(), c.width()}),
         dqkv_(dtype, qkv_.tensor.shape()),
-        out_(dtype, {c.sequences * local(), c.heads * c.dim}),
+        out_(dtype, {c.sequences * local(), c.outputs()}),
         dout_(dtype, out_.tensor.shape()),
         lse_(accumulator_of(dtype), {c.sequences, c.heads, local()}),
         slopes_(x.slopes) {
     each_element(c.width(), [&](std::int64_t local, std::int64_t global) {
       qkv_.set(local, x.qkv[static_cast<std::size_t>(global)]);
     });
-    each_element(c.heads * c.dim, [&](std::int64_t local, std::int64_t global) {
+    each_element(c.outputs(), [&](std::int64_t local, std::int64_t global) {
       dout_.set(local, x.dout[static_cast<std::size_t>(global)]);
     });
     if (!c.documents) return;
@@ -163,7 +166,12 @@ class LocalProblem {
 
   Tensor slopes() { return c_.alibi ? Tensor(slopes_.data(), DType::F32, {c_.heads}) : Tensor(); }
   RingAttentionSizes sizes() const {
-    return {std::max(c_.sequences, c_.most_sequences), local(), c_.heads, c_.kv_heads, c_.dim};
+    return {std::max(c_.sequences, c_.most_sequences),
+            local(),
+            c_.heads,
+            c_.kv_heads,
+            c_.dim,
+            c_.value_dim};
   }
   void forward(const RingAttention& ring, double scale) {
     const Heads from = split(qkv_.tensor, c_, local());
@@ -177,7 +185,7 @@ class LocalProblem {
   }
   // Writes the local results into the whole; ranks write different elements.
   void collect(Outputs& whole) const {
-    each_element(c_.heads * c_.dim, [&](std::int64_t local, std::int64_t global) {
+    each_element(c_.outputs(), [&](std::int64_t local, std::int64_t global) {
       whole.out[static_cast<std::size_t>(global)] = out_.get(local);
     });
     each_element(c_.width(), [&](std::int64_t local, std::int64_t global) {
@@ -203,7 +211,7 @@ class LocalProblem {
  private:
   std::int64_t local() const { return shard_.local_length(); }
   Tensor by_sequence(const Host& x) const {
-    return x.tensor.split_last(c_.dim).split_first(local());
+    return x.tensor.split_last(c_.value_dim).split_first(local());
   }
   Tensor first_keys() {
     return c_.documents ? Tensor(first_keys_.data(), DType::I32, {c_.ranks * c_.sequences, local()})
@@ -280,6 +288,8 @@ TEST(RingAttention, IsAttentionOfTheWhole) {
     check({.ranks = ranks, .length = 48 * ranks, .heads = 6, .kv_heads = 2, .dim = 20}, DType::F64);
   }
   check({.ranks = 8, .length = 16, .kv_heads = 1}, DType::F64);  // chunks of one token
+  check({.ranks = 4, .length = 32, .dim = 12, .value_dim = 8}, DType::F64);
+  check({.ranks = 2, .length = 32, .dim = 8, .value_dim = 20}, DType::F32);
 }
 
 TEST(RingAttention, SeveralSequences) {

@@ -139,6 +139,16 @@ TEST_F(TensorView, SelectsAndTransposesOuterDimensions) {
   EXPECT_THROW(x.transpose(0, 3), Failure);
 }
 
+TEST_F(TensorView, RepeatsElementsInANewDimension) {
+  const Tensor x = tensor({3, 5}), heads = x.repeat(1, 4);
+  EXPECT_EQ(heads.shape(), (Shape{3, 4, 5}));
+  EXPECT_EQ(at(heads, {2, 0, 3}), at(x, {2, 3}));
+  EXPECT_EQ(at(heads, {2, 3, 3}), at(x, {2, 3}));
+  EXPECT_FALSE(heads.contiguous());
+  EXPECT_THROW(x.repeat(2, 4), Failure);
+  EXPECT_THROW(tensor({2, 2, 2, 2}).repeat(0, 2), Failure);
+}
+
 TEST_F(TensorView, ContiguityIgnoresExtentsOfOne) {
   EXPECT_TRUE(tensor({1, 6}).part(1, 0, 3).contiguous());
   EXPECT_TRUE(tensor({4, 6}).rows(2, 1).part(1, 2, 2).contiguous());

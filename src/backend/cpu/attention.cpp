@@ -15,6 +15,11 @@ namespace {
 
 constexpr std::int64_t kTile = 64;
 
+// Elements of a head: of queries and keys, and of values and outputs.
+struct HeadSizes {
+  std::int64_t dim, value_dim;
+};
+
 // The keys that a query sees, and the ALiBi bias of this head.
 template <class A>
 struct Mask : AttentionMask {
@@ -56,17 +61,18 @@ struct Mask : AttentionMask {
 template <class T>
 void forward_tile(const HeadView<T>& out, Accumulator<T>* lse, const HeadView<T>& q,
                   const HeadView<T>& k, const HeadView<T>& v, const Mask<Accumulator<T>>& mask,
-                  std::int64_t query0, std::int64_t rows, std::int64_t dim, Accumulator<T> scale,
-                  Accumulator<T>* scratch) {
+                  std::int64_t query0, std::int64_t rows, const HeadSizes& head,
+                  Accumulator<T> scale, Accumulator<T>* scratch) {
   using A = Accumulator<T>;
-  A* scores = scratch;                 // (64, 64)
-  A* result = scores + kTile * kTile;  // (64, dim)
-  A* buffer_q = result + kTile * dim;  // (64, dim) each, for widened tiles
-  A* buffer_kv = buffer_q + kTile * dim;
+  const std::int64_t dim = head.dim, value_dim = head.value_dim;
+  A* scores = scratch;                       // (64, 64)
+  A* result = scores + kTile * kTile;        // (64, value_dim)
+  A* buffer_q = result + kTile * value_dim;  // (64, dim), for a widened tile
+  A* buffer_kv = buffer_q + kTile * dim;     // (64, the larger of both), likewise
   A running_max[kTile], running_sum[kTile];
   std::fill(running_max, running_max + rows, -std::numeric_limits<A>::infinity());
   std::fill(running_sum, running_sum + rows, A(0));
-  std::fill(result, result + rows * dim, A(0));
+  std::fill(result, result + rows * value_dim, A(0));
 
   const Tile<A> tile_q = load_tile<T, A>(q, query0, rows, dim, buffer_q);
   const std::int64_t key_end = mask.end(query0 + rows - 1);
@@ -95,47 +101,49 @@ void forward_tile(const HeadView<T>& out, Accumulator<T>* lse, const HeadView<T>
       running_sum[i] = running_sum[i] * shrink + total;
       running_max[i] = largest;
       if (shrink != A(1))
-        for (std::int64_t d = 0; d < dim; ++d) result[i * dim + d] *= shrink;
+        for (std::int64_t d = 0; d < value_dim; ++d) result[i * value_dim + d] *= shrink;
     }
-    tile_matmul(result, dim, rows, dim, columns, {scores, kTile}, false,
-                load_tile<T, A>(v, key0, columns, dim, buffer_kv), false, A(1), A(1));
+    tile_matmul(result, value_dim, rows, value_dim, columns, {scores, kTile}, false,
+                load_tile<T, A>(v, key0, columns, value_dim, buffer_kv), false, A(1), A(1));
   }
   for (std::int64_t i = 0; i < rows; ++i) {
     const A inverse =
         running_sum[i] > A(0) ? A(1) / running_sum[i] : A(0);  // 0: the query sees no key
-    for (std::int64_t d = 0; d < dim; ++d)
-      out.row(query0 + i)[d] = static_cast<T>(result[i * dim + d] * inverse);
+    for (std::int64_t d = 0; d < value_dim; ++d)
+      out.row(query0 + i)[d] = static_cast<T>(result[i * value_dim + d] * inverse);
     lse[query0 + i] = running_max[i] + std::log(running_sum[i]);
   }
 }
 
-// Writes dq of one query head and adds its contribution to dk and dv, both (keys, dim) in
-// accumulator precision.
+// Writes dq of one query head and adds its contribution to dk (keys, dim) and dv (keys, value_dim),
+// both in accumulator precision.
 template <class T>
 void backward_head(const HeadView<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv,
                    const HeadView<T>& dout, const HeadView<T>& out, const Accumulator<T>* lse,
                    const HeadView<T>& q, const HeadView<T>& k, const HeadView<T>& v,
-                   const Mask<Accumulator<T>>& mask, std::int64_t queries, std::int64_t dim,
+                   const Mask<Accumulator<T>>& mask, std::int64_t queries, const HeadSizes& head,
                    Accumulator<T> scale, Accumulator<T>* scratch) {
   using A = Accumulator<T>;
+  const std::int64_t dim = head.dim, value_dim = head.value_dim;
   A* probabilities = scratch;                  // (64, 64)
   A* dscores = probabilities + kTile * kTile;  // (64, 64)
   A* dquery = dscores + kTile * kTile;         // (64, dim)
-  A* buffer_q = dquery + kTile * dim;          // (64, dim) each, for widened tiles
-  A* buffer_do = buffer_q + kTile * dim;
-  A* buffer_k = buffer_do + kTile * dim;
+  A* buffer_q = dquery + kTile * dim;          // like q, k, v and dout, for widened tiles
+  A* buffer_k = buffer_q + kTile * dim;
   A* buffer_v = buffer_k + kTile * dim;
+  A* buffer_do = buffer_v + kTile * value_dim;
   A delta[kTile];  // row sums of dout * out
 
   for (std::int64_t query0 = 0; query0 < queries; query0 += kTile) {
     const std::int64_t rows = std::min(kTile, queries - query0);
     const Tile<A> tile_q = load_tile<T, A>(q, query0, rows, dim, buffer_q);
-    const Tile<A> tile_do = load_tile<T, A>(dout, query0, rows, dim, buffer_do);
+    const Tile<A> tile_do = load_tile<T, A>(dout, query0, rows, value_dim, buffer_do);
     for (std::int64_t i = 0; i < rows; ++i) {
       const T *o = out.row(query0 + i), *g = dout.row(query0 + i);
       A total = 0;
 #pragma omp simd reduction(+ : total)
-      for (std::int64_t d = 0; d < dim; ++d) total += static_cast<A>(o[d]) * static_cast<A>(g[d]);
+      for (std::int64_t d = 0; d < value_dim; ++d)
+        total += static_cast<A>(o[d]) * static_cast<A>(g[d]);
       delta[i] = total;
     }
     std::fill(dquery, dquery + rows * dim, A(0));
@@ -143,10 +151,11 @@ void backward_head(const HeadView<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv
     for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
       const std::int64_t columns = std::min(kTile, key_end - key0);
       const Tile<A> tile_k = load_tile<T, A>(k, key0, columns, dim, buffer_k);
-      const Tile<A> tile_v = load_tile<T, A>(v, key0, columns, dim, buffer_v);
+      const Tile<A> tile_v = load_tile<T, A>(v, key0, columns, value_dim, buffer_v);
       tile_matmul(probabilities, kTile, rows, columns, dim, tile_q, false, tile_k, true, scale,
                   A(0));
-      tile_matmul(dscores, kTile, rows, columns, dim, tile_do, false, tile_v, true, A(1), A(0));
+      tile_matmul(dscores, kTile, rows, columns, value_dim, tile_do, false, tile_v, true, A(1),
+                  A(0));
       mask.add_alibi(probabilities, rows, columns, key0);
       for (std::int64_t i = 0; i < rows; ++i) {
         A *p = probabilities + i * kTile, *ds = dscores + i * kTile;
@@ -163,8 +172,8 @@ void backward_head(const HeadView<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv
         std::fill(p + end, p + columns, A(0));
         std::fill(ds + end, ds + columns, A(0));
       }
-      tile_matmul(dv + key0 * dim, dim, columns, dim, rows, {probabilities, kTile}, true, tile_do,
-                  false, A(1), A(1));
+      tile_matmul(dv + key0 * value_dim, value_dim, columns, value_dim, rows,
+                  {probabilities, kTile}, true, tile_do, false, A(1), A(1));
       tile_matmul(dk + key0 * dim, dim, columns, dim, rows, {dscores, kTile}, true, tile_q, false,
                   A(1), A(1));
       tile_matmul(dquery, dim, rows, dim, columns, {dscores, kTile}, false, tile_k, false, A(1),
@@ -185,23 +194,27 @@ std::vector<std::int32_t> alibi_positions(const AttentionOptions& options, std::
   return positions;
 }
 
-struct Sizes {
-  Sizes(const Tensor& q, const Tensor& k, const AttentionOptions& options)
-      : batch(q.extent(0)),
+struct Sizes : HeadSizes {
+  Sizes(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
+        const AttentionOptions& options)
+      : HeadSizes{q.extent(3), v.extent(3)},
+        batch(q.extent(0)),
         queries(q.extent(1)),
         heads(q.extent(2)),
-        dim(q.extent(3)),
         keys(k.extent(1)),
         kv_heads(k.extent(2)) {
     KINTSUGI_CHECK((queries <= keys || options.query_positions) && heads % kv_heads == 0 &&
-                       k.extent(3) == dim && k.extent(0) == batch,
-                   "attention: queries {}, keys {}", to_string(q.shape()), to_string(k.shape()));
+                       k.shape() == (Shape{batch, keys, kv_heads, dim}) &&
+                       v.shape() == (Shape{batch, keys, kv_heads, value_dim}) &&
+                       out.shape() == (Shape{batch, queries, heads, value_dim}),
+                   "attention: queries {}, keys {}, values {}, out {}", to_string(q.shape()),
+                   to_string(k.shape()), to_string(v.shape()), to_string(out.shape()));
     const Tensor& starts = options.document_start;
     KINTSUGI_CHECK(!starts || (starts.extent(0) == batch && starts.extent(1) == queries),
                    "attention: document starts {} for queries {}", to_string(starts.shape()),
                    to_string(q.shape()));
   }
-  std::int64_t batch, queries, heads, dim, keys, kv_heads;
+  std::int64_t batch, queries, heads, keys, kv_heads;
 };
 
 // Merges attention over two sets of keys by their log-sum-exps.
@@ -222,12 +235,12 @@ void merge_row(Accumulator<T>* out, Accumulator<T>& lse, const T* part, Accumula
 
 void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                                    const AttentionOptions& options) {
-  const Sizes n(q, k, options);
+  const Sizes n(out, q, k, v, options);
   const std::int64_t group = n.heads / n.kv_heads, tiles = (n.queries + kTile - 1) / kTile;
   const std::vector<std::int32_t> positions = alibi_positions(options, n.keys);
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
-    reserve_scratch<A>(kTile * kTile + 3 * kTile * n.dim);
+    reserve_scratch<A>(kTile * (kTile + n.dim + n.value_dim + std::max(n.dim, n.value_dim)));
     pool_.run(n.batch * n.heads * tiles, [&](std::int64_t task, int thread) {
       const std::int64_t b = task / tiles / n.heads, h = task / tiles % n.heads;
       const std::int64_t query0 =
@@ -236,7 +249,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
                       HeadView<T>(q, b, h), HeadView<T>(k, b, h / group),
                       HeadView<T>(v, b, h / group),
                       Mask<A>(options, b, h, n.queries, n.keys, positions), query0,
-                      std::min(kTile, n.queries - query0), n.dim, static_cast<A>(options.scale),
+                      std::min(kTile, n.queries - query0), n, static_cast<A>(options.scale),
                       scratch<A>(thread));
     });
   });
@@ -245,31 +258,32 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
 void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                     Tensor lse, Tensor q, Tensor k, Tensor v,
                                     const AttentionOptions& options) {
-  const Sizes n(q, k, options);
+  const Sizes n(out, q, k, v, options);
   const std::int64_t group = n.heads / n.kv_heads;
   const std::vector<std::int32_t> positions = alibi_positions(options, n.keys);
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
-    const std::int64_t sums = n.keys * n.dim;
-    reserve_scratch<A>(2 * sums + 2 * kTile * kTile + 5 * kTile * n.dim);
+    const std::int64_t sums = n.keys * (n.dim + n.value_dim);
+    reserve_scratch<A>(sums + kTile * (2 * kTile + 3 * n.dim + 2 * n.value_dim));
     pool_.run(n.batch * n.kv_heads, [&](std::int64_t task, int thread) {
       const std::int64_t b = task / n.kv_heads, kv = task % n.kv_heads;
       A* const dkey = scratch<A>(thread);
-      A* const dvalue = dkey + sums;
-      std::fill(dkey, dkey + 2 * sums, A(0));
+      A* const dvalue = dkey + n.keys * n.dim;
+      std::fill(dkey, dkey + sums, A(0));
       for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)
         backward_head<T>(HeadView<T>(dq, b, h), dkey, dvalue, HeadView<T>(dout, b, h),
                          HeadView<T>(out, b, h),
                          lse.as<A>() + b * lse.stride(0) + h * lse.stride(1), HeadView<T>(q, b, h),
                          HeadView<T>(k, b, kv), HeadView<T>(v, b, kv),
-                         Mask<A>(options, b, h, n.queries, n.keys, positions), n.queries, n.dim,
-                         static_cast<A>(options.scale), dvalue + sums);
+                         Mask<A>(options, b, h, n.queries, n.keys, positions), n.queries, n,
+                         static_cast<A>(options.scale), dkey + sums);
       const HeadView<T> dk_out(dk, b, kv), dv_out(dv, b, kv);
-      for (std::int64_t token = 0; token < n.keys; ++token)
-        for (std::int64_t d = 0; d < n.dim; ++d) {
+      for (std::int64_t token = 0; token < n.keys; ++token) {
+        for (std::int64_t d = 0; d < n.dim; ++d)
           dk_out.row(token)[d] = static_cast<T>(dkey[token * n.dim + d]);
-          dv_out.row(token)[d] = static_cast<T>(dvalue[token * n.dim + d]);
-        }
+        for (std::int64_t d = 0; d < n.value_dim; ++d)
+          dv_out.row(token)[d] = static_cast<T>(dvalue[token * n.value_dim + d]);
+      }
     });
   });
 }

@@ -1,4 +1,5 @@
 // Copies with conversion, fills, sums and moving averages of whole tensors.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -7,6 +8,8 @@
 
 namespace kintsugi {
 namespace {
+
+constexpr std::int64_t kRange = 1 << 14;  // elements of a thread's range
 
 // A view with two or three dimensions: x itself, or a contiguous tensor as one row.
 Tensor as_rows(const Tensor& x) {
@@ -44,13 +47,22 @@ void CpuBackend::copy(Tensor destination, Tensor source) {
       const Rows<D> to(destination);
       const Rows<S> from(source);
       const std::int64_t width = to.width;
-      for (std::int64_t row = 0; row < to.count; ++row) {
+      const auto convert_range = [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
         D* out = to[row];
         const S* in = from[row];
-        pool_.run_ranges(width, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
-          for (std::int64_t i = begin; i < end; ++i) out[i] = convert<D>(in[i]);
+        for (std::int64_t i = begin; i < end; ++i) out[i] = convert<D>(in[i]);
+      };
+      if (to.count == 1) {
+        pool_.run_ranges(width, kRange, [&](std::int64_t begin, std::int64_t end, int) {
+          convert_range(0, begin, end);
         });
+        return;
       }
+      const std::int64_t rows =
+          std::max<std::int64_t>(1, kRange / std::max<std::int64_t>(1, width));
+      pool_.run_ranges(to.count, rows, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t row = begin; row < end; ++row) convert_range(row, 0, width);
+      });
     });
   });
 }
@@ -60,7 +72,7 @@ void CpuBackend::fill(Tensor x, double value) {
   visit_float(x.dtype(), [&]<class T>() {
     const T v = static_cast<T>(static_cast<Accumulator<T>>(value));
     T* data = x.as<T>();
-    pool_.run_ranges(x.elements(), 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
+    pool_.run_ranges(x.elements(), kRange, [&](std::int64_t begin, std::int64_t end, int) {
       std::fill(data + begin, data + end, v);
     });
   });
@@ -73,9 +85,30 @@ void CpuBackend::add(Tensor y, Tensor x) {
     using A = Accumulator<T>;
     T* to = y.as<T>();
     const T* from = x.as<T>();
-    pool_.run_ranges(y.elements(), 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
+    pool_.run_ranges(y.elements(), kRange, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t i = begin; i < end; ++i)
         to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
+    });
+  });
+}
+
+void CpuBackend::sum_heads(Tensor y, Tensor x) {
+  const std::int64_t tokens = x.extent(0), heads = x.extent(1), dim = x.extent(2);
+  KINTSUGI_CHECK(y.shape() == (Shape{tokens, dim}), "sum of the heads of {} in {}",
+                 to_string(x.shape()), to_string(y.shape()));
+  visit_float(x.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    pool_.run_ranges(tokens, 16, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t token = begin; token < end; ++token) {
+        const T* const first = x.as<T>() + token * x.stride(0);
+        T* const to = y.as<T>() + token * y.stride(0);
+        for (std::int64_t i = 0; i < dim; ++i) {
+          A sum = 0;
+          for (std::int64_t head = 0; head < heads; ++head)
+            sum += static_cast<A>(first[head * x.stride(1) + i]);
+          to[i] = static_cast<T>(sum);
+        }
+      }
     });
   });
 }
@@ -90,7 +123,7 @@ void CpuBackend::moving_average(Tensor average, Tensor x, double rate, Tensor sc
       T* to = average.as<T>();
       const T* from = x.as<T>();
       const T r = static_cast<T>(rate);
-      pool_.run_ranges(n, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
+      pool_.run_ranges(n, kRange, [&](std::int64_t begin, std::int64_t end, int) {
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) to[i] += r * (from[i] - to[i]);
       });

@@ -19,11 +19,13 @@ class PagedTile {
  public:
   using A = Accumulator<T>;
 
-  PagedTile(const Tensor& q, const Tensor& keys, const PagedAttentionOptions& options,
-            std::int64_t tile, std::int64_t kv_head, A* scratch)
+  PagedTile(const Tensor& q, const Tensor& keys, const Tensor& values,
+            const PagedAttentionOptions& options, std::int64_t tile, std::int64_t kv_head,
+            A* scratch)
       : options_(options),
         page_tokens_(keys.extent(1)),
         dim_(keys.extent(3)),
+        value_dim_(values.extent(3)),
         kv_head_(kv_head),
         group_(q.extent(1) / keys.extent(2)),
         scratch_(scratch) {
@@ -31,18 +33,19 @@ class PagedTile {
     first_ = t[0], tokens_ = t[1], position_ = t[3];
     pages_ = options.pages.as<std::int32_t>() + t[2] * options.pages.stride(0);
   }
-  static std::int64_t scratch_elements(std::int64_t rows, std::int64_t dim) {
-    return rows * (dim * 2 + kBlockKeys + 2) + 2 * kBlockKeys * dim;
+  static std::int64_t scratch_elements(std::int64_t rows, std::int64_t dim,
+                                       std::int64_t value_dim) {
+    return rows * (dim + value_dim + kBlockKeys + 2) + kBlockKeys * (dim + value_dim);
   }
 
   void run(const Tensor& out, const Tensor& q, const Tensor& keys, const Tensor& values) {
     if (tokens_ == 0) return;
     rows_ = tokens_ * group_;
-    queries_ = take(rows_ * dim_), result_ = take(rows_ * dim_), scores_ = take(rows_ * kBlockKeys);
-    largest_ = take(rows_), sum_ = take(rows_);
-    keys_ = take(kBlockKeys * dim_), values_ = take(kBlockKeys * dim_);
+    queries_ = take(rows_ * dim_), result_ = take(rows_ * value_dim_);
+    scores_ = take(rows_ * kBlockKeys), largest_ = take(rows_), sum_ = take(rows_);
+    keys_ = take(kBlockKeys * dim_), values_ = take(kBlockKeys * value_dim_);
     load_queries(q);
-    std::fill(result_, result_ + rows_ * dim_, A(0));
+    std::fill(result_, result_ + rows_ * value_dim_, A(0));
     std::fill(largest_, largest_ + rows_, -std::numeric_limits<A>::infinity());
     std::fill(sum_, sum_ + rows_, A(0));
     const std::int64_t end = position_ + tokens_;
@@ -75,13 +78,15 @@ class PagedTile {
   // Keys are transposed, (dim, 64), so that scores are computed for 64 keys at a time.
   void load_keys(const Tensor& keys, const Tensor& values, std::int64_t key0, std::int64_t count) {
     for (std::int64_t j = 0; j < count; ++j) {
-      const std::int64_t key = key0 + j;
-      const std::int64_t offset = pages_[key / page_tokens_] * keys.stride(0) +
-                                  key % page_tokens_ * keys.stride(1) + kv_head_ * keys.stride(2);
-      const T *k = keys.as<T>() + offset, *v = values.as<T>() + offset;
+      const T *k = in_page(keys, key0 + j), *v = in_page(values, key0 + j);
       for (std::int64_t d = 0; d < dim_; ++d) keys_[d * kBlockKeys + j] = static_cast<A>(k[d]);
-      for (std::int64_t d = 0; d < dim_; ++d) values_[j * dim_ + d] = static_cast<A>(v[d]);
+      for (std::int64_t d = 0; d < value_dim_; ++d)
+        values_[j * value_dim_ + d] = static_cast<A>(v[d]);
     }
+  }
+  const T* in_page(const Tensor& x, std::int64_t key) const {
+    return x.as<T>() + pages_[key / page_tokens_] * x.stride(0) + key % page_tokens_ * x.stride(1) +
+           kv_head_ * x.stride(2);
   }
 
   void add_block(std::int64_t row, std::int64_t key0) {
@@ -90,7 +95,7 @@ class PagedTile {
                        end = std::clamp<std::int64_t>(position + 1 - key0, 0, kBlockKeys);
     if (begin >= end) return;
     A* const s = scores_ + row * kBlockKeys;
-    A* const result = result_ + row * dim_;
+    A* const result = result_ + row * value_dim_;
     const A* const q = queries_ + row * dim_;
     std::fill(s, s + kBlockKeys, A(0));
     for (std::int64_t d = 0; d < dim_; ++d) {
@@ -110,11 +115,11 @@ class PagedTile {
     largest_[row] = largest;
     sum_[row] = sum_[row] * shrink + total;
     if (shrink != A(1))
-      for (std::int64_t d = 0; d < dim_; ++d) result[d] *= shrink;
+      for (std::int64_t d = 0; d < value_dim_; ++d) result[d] *= shrink;
     for (std::int64_t j = begin; j < end; ++j) {
-      const A* const v = values_ + j * dim_;
+      const A* const v = values_ + j * value_dim_;
 #pragma omp simd
-      for (std::int64_t d = 0; d < dim_; ++d) result[d] += s[j] * v[d];
+      for (std::int64_t d = 0; d < value_dim_; ++d) result[d] += s[j] * v[d];
     }
   }
 
@@ -122,37 +127,38 @@ class PagedTile {
     for (std::int64_t row = 0; row < rows_; ++row) {
       T* to = at(out, first_ + row / group_, head_of(row));
       const A inverse = A(1) / sum_[row];  // a query sees at least itself
-      for (std::int64_t d = 0; d < dim_; ++d)
-        to[d] = static_cast<T>(result_[row * dim_ + d] * inverse);
+      for (std::int64_t d = 0; d < value_dim_; ++d)
+        to[d] = static_cast<T>(result_[row * value_dim_ + d] * inverse);
     }
   }
 
   const PagedAttentionOptions& options_;
-  std::int64_t page_tokens_, dim_, kv_head_, group_;
+  std::int64_t page_tokens_, dim_, value_dim_, kv_head_, group_;
   std::int64_t first_ = 0, tokens_ = 0, position_ = 0, rows_ = 0;  // of queries
   const std::int32_t* pages_ = nullptr;
   A* scratch_;
-  A *queries_ = nullptr, *result_ = nullptr;  // (rows, dim)
+  A *queries_ = nullptr, *result_ = nullptr;  // (rows, dim), (rows, value_dim)
   A* scores_ = nullptr;                       // (rows, 64)
   A *largest_ = nullptr, *sum_ = nullptr;     // (rows)
-  A *keys_ = nullptr, *values_ = nullptr;     // (dim, 64), (64, dim)
+  A *keys_ = nullptr, *values_ = nullptr;     // (dim, 64), (64, value_dim)
 };
 
 }  // namespace
 
 void CpuBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor values,
                                  const PagedAttentionOptions& options) {
-  KINTSUGI_CHECK(q.shape() == out.shape() && keys.shape() == values.shape() &&
-                     q.extent(1) % keys.extent(2) == 0 && q.extent(2) == keys.extent(3),
+  const std::int64_t heads = keys.extent(2), value_dim = values.extent(3);
+  KINTSUGI_CHECK(out.shape() == (Shape{q.extent(0), q.extent(1), value_dim}) &&
+                     values.shape() == (Shape{keys.extent(0), keys.extent(1), heads, value_dim}) &&
+                     q.extent(1) % heads == 0 && q.extent(2) == keys.extent(3),
                  "paged attention: q {}, out {}, keys {}, values {}", to_string(q.shape()),
                  to_string(out.shape()), to_string(keys.shape()), to_string(values.shape()));
-  const std::int64_t heads = keys.extent(2);
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
-    reserve_scratch<A>(
-        PagedTile<T>::scratch_elements(options.tile_tokens * (q.extent(1) / heads), q.extent(2)));
+    reserve_scratch<A>(PagedTile<T>::scratch_elements(options.tile_tokens * (q.extent(1) / heads),
+                                                      q.extent(2), value_dim));
     pool_.run(options.tiles.extent(0) * heads, [&](std::int64_t task, int thread) {
-      PagedTile<T>(q, keys, options, task / heads, task % heads, scratch<A>(thread))
+      PagedTile<T>(q, keys, values, options, task / heads, task % heads, scratch<A>(thread))
           .run(out, q, keys, values);
     });
   });

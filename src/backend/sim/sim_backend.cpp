@@ -124,51 +124,54 @@ void SimBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Te
 
 // ---- attention
 
-void SimBackend::attention(Kind kind, const Tensor& q, const Tensor& k, double matmuls,
+void SimBackend::attention(Kind kind, const Tensor& q, const Tensor& k, double multiplied,
                            double bytes, const AttentionOptions& options) {
-  const std::int64_t queries = q.extent(1), heads = q.extent(2), dim = q.extent(3),
-                     keys = k.extent(1);
+  const std::int64_t queries = q.extent(1), heads = q.extent(2), keys = k.extent(1);
   const double pairs = AttentionMask(options, queries, keys).pairs();
   const double rows = static_cast<double>(q.extent(0) * heads);
   trace_->operations.push_back(
       {.kind = kind,
        .dtype = q.dtype(),
        .name = kind == Kind::AttentionForward ? "attention_forward" : "attention_backward",
-       .flops = 2 * matmuls * static_cast<double>(dim) * rows * pairs,
+       .flops = 2 * multiplied * rows * pairs,
        .bytes = bytes,
        .m = q.extent(0) * heads,
        .n = queries,
        .k = keys,
-       .head_dim = dim});
+       .head_dim = q.extent(3)});
 }
 void SimBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                                    const AttentionOptions& options) {
-  attention(Kind::AttentionForward, q, k, 2, bytes_of({out, lse, q, k, v}), options);
+  attention(Kind::AttentionForward, q, k, static_cast<double>(q.extent(3) + v.extent(3)),
+            bytes_of({out, lse, q, k, v}), options);
 }
 // Recomputes the scores, then the gradients of values, probabilities, queries and keys: five
 // matmuls.
 void SimBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                     Tensor lse, Tensor q, Tensor k, Tensor v,
                                     const AttentionOptions& options) {
-  attention(Kind::AttentionBackward, q, k, 5, bytes_of({dq, dk, dv, dout, out, lse, q, k, v}),
-            options);
+  attention(Kind::AttentionBackward, q, k, static_cast<double>(3 * q.extent(3) + 2 * v.extent(3)),
+            bytes_of({dq, dk, dv, dout, out, lse, q, k, v}), options);
 }
 void SimBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
   add_memory("attention_merge", {out, out, lse, lse, part_out, part_lse});
 }
-void SimBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor,
+void SimBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor values,
                                  const PagedAttentionOptions& options) {
   // Every tile reads the keys and values of its sequence, at most max_keys.
+  const bool within = values.data() == keys.data();  // the values are a part of the keys
   const double tiles = static_cast<double>(options.tiles.extent(0)),
-               width = static_cast<double>(keys.extent(2) * keys.extent(3));
+               width = static_cast<double>(keys.extent(2) *
+                                           (keys.extent(3) + (within ? 0 : values.extent(3))));
   add_memory("paged_attention", {out, q},
-             2 * tiles * static_cast<double>(options.max_keys) * width *
+             tiles * static_cast<double>(options.max_keys) * width *
                  static_cast<double>(size_of(keys.dtype())));
 }
 void SimBackend::rope_store(Tensor, Tensor, Tensor q, Tensor k, Tensor v, Tensor rows, Tensor,
                             Tensor positions) {
   add_memory("rope_store", {q, q, k, k, v, v, rows, positions});
 }
+void SimBackend::sum_heads(Tensor y, Tensor x) { add_memory("sum_heads", {y, x}); }
 void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
   add_memory("rope", {x, x, positions});
 }

@@ -51,7 +51,7 @@ class SimBackend final : public Backend {
   void chunk_matmuls(const char* name, DType dtype, const RetentionSizes& sizes,
                      std::initializer_list<std::array<std::int64_t, 3>> matmuls);
   void state_sum(const char* name, const Tensor& state, const Tensor& x, const Tensor& y);
-  void attention(TracedOperation::Kind kind, const Tensor& q, const Tensor& k, double matmuls,
+  void attention(TracedOperation::Kind kind, const Tensor& q, const Tensor& k, double multiplied,
                  double bytes, const AttentionOptions& options);
 
   OperationTrace* trace_;

@@ -21,6 +21,7 @@ struct FamilyInfo {
   bool windows = false;        // layers may have sliding windows
   bool values = false;         // the family uses value_size
   bool experts = false;        // its layers have experts
+  bool latent = false;         // its attention has latents (LatentConfig)
   bool bias = false;           // the routers of its experts have biases (ExpertsSpec::bias)
   bool qk_norm = false;        // the family uses qk_norm
   bool document_masks = true;  // attention can be limited to a document

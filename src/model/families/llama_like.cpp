@@ -6,10 +6,7 @@ namespace kintsugi {
 namespace {
 
 void read_yarn(const ConfigObject& rope, ModelConfig& config) {
-  // mscale changes the attention factor, and truncate the rounding: both would be another model.
-  for (const char* key : {"mscale", "mscale_all_dim"})
-    if (rope.has(key)) rope.refuse("rope_scaling.{} is not supported", key);
-  rope.require_flag("truncate", true);
+  rope.require_flag("truncate", true);  // it changes the rounding, which would be another model
   config.rope_scaling = RopeScaling{
       .type = RopeScalingKind::Yarn,
       .factor = rope.real({"factor"}),
@@ -18,6 +15,8 @@ void read_yarn(const ConfigObject& rope, ModelConfig& config) {
       .beta_fast = rope.real({"beta_fast"}, 32.0),
       .beta_slow = rope.real({"beta_slow"}, 1.0),
       .attention_factor = rope.real({"attention_factor"}, 0.0),
+      .mscale = rope.real({"mscale"}, 0.0),
+      .mscale_all_dim = rope.real({"mscale_all_dim"}, 0.0),
   };
 }
 
@@ -107,8 +106,12 @@ void write_rotation(const ModelConfig& config, nlohmann::ordered_json& root) {
                             {"original_max_position_embeddings", scaling->original_max_positions},
                             {"beta_fast", scaling->beta_fast},
                             {"beta_slow", scaling->beta_slow}};
-    if (scaling->attention_factor > 0)
-      root["rope_scaling"]["attention_factor"] = scaling->attention_factor;
+    const auto write = [&](const char* key, double value) {
+      if (value > 0) root["rope_scaling"][key] = value;
+    };
+    write("attention_factor", scaling->attention_factor);
+    write("mscale", scaling->mscale);
+    write("mscale_all_dim", scaling->mscale_all_dim);
   } else {
     root["rope_scaling"] = {{"rope_type", "llama3"},
                             {"factor", scaling->factor},
@@ -189,7 +192,7 @@ LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attent
   return llama_layer(config, layer, std::move(attention), llama_mlp(config, layer));
 }
 
-LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention,
+LayerSpec llama_layer(const ModelConfig& config, int layer, SublayerSpec attention,
                       SublayerSpec feed_forward) {
   const std::string prefix = llama_prefix(layer);
   return {

@@ -25,7 +25,7 @@ MlpSpec llama_mlp(const ModelConfig& config, int layer);
 MlpSpec llama_mlp(const ModelConfig& config, const std::string& prefix, std::int64_t size);
 // A layer with norms before attention and before the MLP, or what is in its place.
 LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention);
-LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention,
+LayerSpec llama_layer(const ModelConfig& config, int layer, SublayerSpec attention,
                       SublayerSpec feed_forward);
 void add_qk_norms(AttentionSpec& attention, const ModelConfig& config, int layer, QkNorm kind);
 inline std::string llama_prefix(int layer) { return fmt::format("model.layers.{}.", layer); }

@@ -7,12 +7,12 @@
 
 namespace kintsugi {
 
-void Adapters::declare(Declaration& d, const Sizes& sizes, Declaration::Shard::Along along,
-                       int parts, const std::vector<int>& copies) {
-  using Along = Declaration::Shard::Along;
+void Adapters::declare(Declaration& d, const Sizes& sizes,
+                       const std::vector<Declaration::Shard>& shards) {
+  using Shard = Declaration::Shard;
   if (!any()) return;
   matrices_.clear();
-  const bool by_outputs = along == Along::Outputs;
+  const bool by_outputs = shards[0].along != Shard::Along::Inputs;
   whole_inputs_ = sizes.whole_inputs;
   first_input_ = by_outputs ? 0 : d.ranks().tensor_rank * sizes.inputs;
   // As PEFT: uniform with Kaiming's bound for a = sqrt(5).
@@ -20,12 +20,12 @@ void Adapters::declare(Declaration& d, const Sizes& sizes, Declaration::Shard::A
   std::int64_t rows = 0, first = 0;
   for (std::size_t i = 0; i < spec_.names.size(); ++i) {
     if (!spec_.names[i].empty()) {
-      const int a = d.matrix(
-          spec_.names[i] + ".lora_A.weight", spec_.r, sizes.whole_inputs,
-          {.group = ParameterGroup::Adapter,
-           .init = uniform,
-           .shard = by_outputs ? Declaration::Shard{.partial = true} : Declaration::Shard{along},
-           .packed = rows > 0});
+      const int a =
+          d.matrix(spec_.names[i] + ".lora_A.weight", spec_.r, sizes.whole_inputs,
+                   {.group = ParameterGroup::Adapter,
+                    .init = uniform,
+                    .shard = by_outputs ? Shard{.partial = true} : Shard{Shard::Along::Inputs},
+                    .packed = rows > 0});
       if (rows == 0) a_ = a;
       rows += spec_.r;
       matrices_.push_back({.first = first, .outputs = sizes.outputs[i]});
@@ -40,10 +40,7 @@ void Adapters::declare(Declaration& d, const Sizes& sizes, Declaration::Shard::A
           d.matrix(spec_.names[i] + ".lora_B.weight", sizes.whole_outputs[i], spec_.r,
                    {.group = ParameterGroup::Adapter,
                     .init = {InitKind::Zeros},
-                    .shard = by_outputs ? Declaration::Shard{.along = along,
-                                                             .parts = parts,
-                                                             .copies = copies[i % copies.size()]}
-                                        : Declaration::Shard{.partial = true}});
+                    .shard = by_outputs ? shards[i] : Shard{.partial = true}});
   // Small, and a full recomputation does not compute a block's last matmul again.
   low_ = d.saved({.label = "adapters", .width = rows, .kept = true});
   dlow_ = d.workspace(

@@ -11,22 +11,21 @@ namespace kintsugi {
 // columns of y have scale * (dropout(x) A^T) B^T in addition. The A of all matrices are one matmul,
 // and share the dropout of x.
 //
-// If a Linear is sharded by outputs, A is on all tensor ranks and B is sharded; if it is sharded by
-// inputs, A is sharded and B on all ranks. So no rank has to communicate: the sum of the partial
-// results, which a Linear has anyway, includes the adapters.
+// If a Linear is sharded by outputs, A is on all tensor ranks and B is sharded as its matrix; if it
+// is sharded by inputs, A is sharded and B on all ranks. So no rank has to communicate: the sum of
+// the partial results, which a Linear has anyway, includes the adapters.
 class Adapters {
  public:
   explicit Adapters(const AdapterSpec& spec) : spec_(spec) {}
 
   bool any() const { return spec_.any(); }
-  // After the matrices: `outputs` are their columns on this rank. `whole` are the columns and
-  // inputs on all ranks.
+  // After the matrices, which have these shards: `outputs` are their columns on this rank. `whole`
+  // are the columns and inputs on all ranks.
   struct Sizes {
     std::vector<std::int64_t> outputs, whole_outputs;
     std::int64_t inputs = 0, whole_inputs = 0;
   };
-  void declare(Declaration& d, const Sizes& sizes, Declaration::Shard::Along along, int parts,
-               const std::vector<int>& copies);
+  void declare(Declaration& d, const Sizes& sizes, const std::vector<Declaration::Shard>& shards);
 
   // These run before the matmul with the frozen matrices, which adds its result: that is cheaper,
   // and rounds once. y = [residual +] adapters, 0 in the columns of matrices without one.

@@ -3,14 +3,12 @@
 #include <optional>
 
 #include "core/error.h"
+#include "model/layers/attend.h"
 #include "model/layers/norm.h"
 #include "model/layers/sublayer.h"
 
 namespace kintsugi {
 namespace {
-
-// (tokens, heads, dim) as (sequences, length, heads, dim), strides kept.
-Tensor by_sequence(const Tensor& x, const LayerRun& run) { return x.split_first(run.batch.length); }
 
 // Projections to q, k, v, norms of q and k, RoPE, attention, output projection, on this rank's
 // heads. With context parallelism, attention is RingAttention.
@@ -49,7 +47,7 @@ class Attention final : public Sublayer {
                .per_token = kv_heads_ * spec_.head_dim,
                .queries = spec_.heads / spec_.kv_heads});
     d.positions({.rope = spec_.rope, .slopes = spec_.alibi ? heads_ : 0});
-    d.ring({heads_, kv_heads_, spec_.head_dim});
+    d.ring({heads_, kv_heads_, spec_.head_dim, spec_.head_dim});
     // Two matmuls per query: scores and weighted sum of values. Causal attention computes half of
     // the square; with a window, only the first `window` rows are short.
     const double length = static_cast<double>(d.length()),
@@ -62,17 +60,10 @@ class Attention final : public Sublayer {
   void forward(const LayerRun& run, Tensor x) const override {
     projection_.forward(run, run[qkv_], x);
     if (q_norm_) norm_forward(run);
-    const Heads heads = attention_inputs(run);
+    const AttentionHeads heads = attention_inputs(run);
     if (run.batch.cached != nullptr) return forward_cached(run, heads);
     rotate(run, heads, false);
-    const Tensor out = by_sequence(run[attended_].split_last(spec_.head_dim), run);
-    const Heads all{by_sequence(heads.q, run), by_sequence(heads.k, run),
-                    by_sequence(heads.v, run)};
-    if (run.context.ring != nullptr)
-      run.context.ring->forward(out, log_sum_exp(run), all.q, all.k, all.v, scale(),
-                                run.batch.document_start, spec_.window);
-    else
-      run.backend().attention_forward(out, log_sum_exp(run), all.q, all.k, all.v, options(run));
+    attend(run, attended(run), run[log_sum_exp_], heads, options(run));
   }
 
   void output(const LayerRun& run, Tensor y, Tensor residual) const override {
@@ -80,20 +71,9 @@ class Attention final : public Sublayer {
   }
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override {
     out_.backward_input(run, run[dattended_], dy);
-    const Heads heads = attention_inputs(run), gradient = split(run[dqkv_]);
-    const auto view = [&](const Tensor& x) { return by_sequence(x, run); };
-    const auto backward = [&](const auto& attention) {
-      attention(view(gradient.q), view(gradient.k), view(gradient.v),
-                view(run[dattended_].split_last(spec_.head_dim)),
-                view(run[attended_].split_last(spec_.head_dim)), log_sum_exp(run), view(heads.q),
-                view(heads.k), view(heads.v));
-    };
-    if (run.context.ring != nullptr)
-      backward([&](const auto&... all) {
-        run.context.ring->backward(all..., scale(), run.batch.document_start, spec_.window);
-      });
-    else
-      backward([&](const auto&... all) { run.backend().attention_backward(all..., options(run)); });
+    const AttentionHeads gradient = split(run[dqkv_]);
+    attend_backward(run, gradient, run[dattended_].split_last(spec_.head_dim), attended(run),
+                    run[log_sum_exp_], attention_inputs(run), options(run));
     rotate_gradient(run);
     if (q_norm_) norm_backward(run, gradient);
     projection_.backward_input(run, dx, run[dqkv_]);
@@ -111,9 +91,6 @@ class Attention final : public Sublayer {
   Linear* reader_of_dy() override { return &out_; }
 
  private:
-  struct Heads {
-    Tensor q, k, v;  // (tokens, heads, head_dim) views
-  };
   struct Normed {
     Tensor x, y;        // input and output; in the backward, y is the gradient of both
     Tensor rstd, sums;  // sums: for rows that are sharded over the tensor ranks, else empty
@@ -142,7 +119,8 @@ class Attention final : public Sublayer {
 
   // The tensors of the norm of q or k: (tokens, heads, dim) for QkNorm::PerHead, (tokens, heads *
   // dim) for QkNorm::Whole.
-  Normed normed(const LayerRun& run, const Heads& raw, const Heads& result, bool of_keys) const {
+  Normed normed(const LayerRun& run, const AttentionHeads& raw, const AttentionHeads& result,
+                bool of_keys) const {
     const Tensor &x = of_keys ? raw.k : raw.q, &y = of_keys ? result.k : result.q;
     const Tensor rstd = run[of_keys ? k_rstd_ : q_rstd_];
     const bool whole = spec_.qk_norm == QkNorm::Whole;
@@ -150,7 +128,7 @@ class Attention final : public Sublayer {
             whole && run.tensor().is_split() ? run[sums_].view({run.size.tokens()}) : Tensor()};
   }
 
-  Heads split(Tensor qkv) const {
+  AttentionHeads split(Tensor qkv) const {
     const std::int64_t dim = spec_.head_dim;
     if (spec_.qkv_per_head) {  // q0 k0 v0 q1 k1 v1 …
       const Tensor triples = qkv.split_last(3 * dim);
@@ -162,15 +140,15 @@ class Attention final : public Sublayer {
   }
 
   // The q and k that attention reads: in qkv_, or their normalized copy in normed_.
-  Heads attention_inputs(const LayerRun& run) const {
-    const Heads heads = split(run[qkv_]);
+  AttentionHeads attention_inputs(const LayerRun& run) const {
+    const AttentionHeads heads = split(run[qkv_]);
     if (!q_norm_) return heads;
     const Tensor normed = run[normed_].split_last(spec_.head_dim);
     return {normed.part(1, 0, heads_), normed.part(1, heads_, kv_heads_), heads.v};
   }
 
   void norm_forward(const LayerRun& run) const {
-    const Heads raw = split(run[qkv_]), result = attention_inputs(run);
+    const AttentionHeads raw = split(run[qkv_]), result = attention_inputs(run);
     for (const bool of_keys : {false, true}) {
       const Normed n = normed(run, raw, result, of_keys);
       const Norm& norm = of_keys ? *k_norm_ : *q_norm_;
@@ -181,8 +159,8 @@ class Attention final : public Sublayer {
     }
   }
 
-  void norm_backward(const LayerRun& run, const Heads& gradient) const {
-    const Heads raw = split(run[qkv_]);
+  void norm_backward(const LayerRun& run, const AttentionHeads& gradient) const {
+    const AttentionHeads raw = split(run[qkv_]);
     for (const bool of_keys : {false, true}) {
       const Normed n = normed(run, raw, gradient, of_keys);
       const Norm& norm = of_keys ? *k_norm_ : *q_norm_;
@@ -193,7 +171,7 @@ class Attention final : public Sublayer {
     }
   }
 
-  void rotate(const LayerRun& run, const Heads& heads, bool inverse) const {
+  void rotate(const LayerRun& run, const AttentionHeads& heads, bool inverse) const {
     if (!spec_.rope) return;
     const Tensor table = run.context.tables.rope(*spec_.rope);
     for (const Tensor& x : {heads.q, heads.k})
@@ -213,31 +191,16 @@ class Attention final : public Sublayer {
   }
 
   // Rotates, stores the new keys and values in the cache and attends to all of each sequence.
-  void forward_cached(const LayerRun& run, const Heads& heads) const {
-    const CachedTokens& cached = *run.batch.cached;
-    const Tensor all[] = {run.cache->tensors[0], run.cache->tensors[1]};
+  void forward_cached(const LayerRun& run, const AttentionHeads& heads) const {
+    const Tensor keys = run.cache->tensors[0].split_last(spec_.head_dim),
+                 values = run.cache->tensors[1].split_last(spec_.head_dim);
     if (rotates_part()) rotate(run, heads, false);
     run.backend().rope_store(
-        all[0].split_last(spec_.head_dim), all[1].split_last(spec_.head_dim), heads.q, heads.k,
-        heads.v, cached.rows,
+        keys, values, heads.q, heads.k, heads.v, run.batch.cached->rows,
         spec_.rope && !rotates_part() ? run.context.tables.rope(*spec_.rope) : Tensor(),
         run.batch.positions);
-    const auto pages = [&](const Tensor& x) {
-      return x.view(
-          {x.extent(0) / cached.page_tokens, cached.page_tokens, kv_heads_, spec_.head_dim});
-    };
-    PagedAttentionOptions options{.scale = scale(),
-                                  .alibi_slopes = slopes(run),
-                                  .window = spec_.window,
-                                  .pages = cached.pages,
-                                  .max_keys = cached.max_keys};
-    const Tensor out = run[attended_].split_last(spec_.head_dim);
-    for (const bool single : {true, false}) {
-      options.tiles = single ? cached.single_tiles : cached.chunk_tiles;
-      options.tile_tokens = single ? 1 : cached.chunk_tile_tokens;
-      if (options.tiles)
-        run.backend().paged_attention(out, heads.q, pages(all[0]), pages(all[1]), options);
-    }
+    attend_cached(run, attended(run), heads.q, keys, values,
+                  {.scale = scale(), .alibi_slopes = slopes(run), .window = spec_.window});
   }
 
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(spec_.head_dim)); }
@@ -247,16 +210,10 @@ class Attention final : public Sublayer {
   }
 
   AttentionOptions options(const LayerRun& run) const {
-    return {.scale = scale(),
-            .alibi_slopes = slopes(run),
-            .document_start = run.batch.document_start,
-            .window = spec_.window};
+    return {.scale = scale(), .alibi_slopes = slopes(run), .window = spec_.window};
   }
 
-  // (sequences, heads, length).
-  Tensor log_sum_exp(const LayerRun& run) const {
-    return run[log_sum_exp_].view({run.batch.sequences, heads_, run.batch.length});
-  }
+  Tensor attended(const LayerRun& run) const { return run[attended_].split_last(spec_.head_dim); }
 
   AttentionSpec spec_;
   std::int64_t heads_ = 0, kv_heads_ = 0;  // of this rank

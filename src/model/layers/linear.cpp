@@ -13,16 +13,23 @@ void Linear::declare_inputs(Declaration& d, ParameterGroup group) {
 void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                      const std::vector<int>& copies) {
   by_inputs_ = along == Declaration::Shard::Along::Inputs;
+  std::vector<Declaration::Shard> shards;
+  for (std::size_t i = 0; i < spec_.weights.size(); ++i) {
+    const int of_matrix = copies[i % copies.size()];
+    shards.push_back(
+        of_matrix == kOnEveryRank
+            ? Declaration::Shard{.partial = true}
+            : Declaration::Shard{.along = along, .parts = spec_.parts, .copies = of_matrix});
+  }
   const auto options = [&](std::size_t i, const Init& init) {
-    return Declaration::Options{
-        .group = group,
-        .init = init,
-        .shard = {.along = along, .parts = spec_.parts, .copies = copies[i % copies.size()]},
-        .in_out = spec_.in_out,
-        .packed = i > 0,
-        .hidden = true,
-        .matrices = spec_.matrices,
-        .turn = spec_.turn};
+    return Declaration::Options{.group = group,
+                                .init = init,
+                                .shard = shards[i],
+                                .in_out = spec_.in_out,
+                                .packed = i > 0,
+                                .hidden = true,
+                                .matrices = spec_.matrices,
+                                .turn = spec_.turn};
   };
   std::vector<std::int64_t> outputs;
   for (std::size_t i = 0; i < spec_.weights.size(); ++i) {
@@ -45,7 +52,7 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
                      .whole_outputs = spec_.outputs,
                      .inputs = shape_[spec_.in_out ? 0 : 1],
                      .whole_inputs = spec_.inputs},
-                    along, spec_.parts, copies);
+                    shards);
   fp8_.declare(d, weight_, shape_, spec_.in_out, adapters_.any());
 }
 

@@ -12,6 +12,8 @@ class Linear {
   explicit Linear(const LinearSpec& spec) : spec_(spec), adapters_(spec.adapters), fp8_(spec.fp8) {}
 
   // Declares the matrices sharded by outputs, each with its number of copies, or sharded by inputs.
+  // kOnEveryRank: all of the matrix is on every rank, which computes a partial gradient.
+  static constexpr int kOnEveryRank = 0;
   void declare_outputs(Declaration& d, ParameterGroup group, const std::vector<int>& copies);
   void declare_inputs(Declaration& d, ParameterGroup group);
 
@@ -27,6 +29,10 @@ class Linear {
   }
   Maxima gradient_maxima(const LayerRun& run) const {
     return in_fp8(run) ? fp8_.gradient_maxima(run) : Maxima();
+  }
+
+  Tensor weight(const LayerRun& run) const {
+    return fp8_.on() ? fp8_.rounded_weight(run) : run.store().weight(weight_, shape_);
   }
 
   // If the inputs are sharded: computes this rank's partial sum. Only one rank adds the bias.
@@ -55,9 +61,6 @@ class Linear {
   }
   void multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gelu_input = {}) const;
-  Tensor weight(const LayerRun& run) const {
-    return fp8_.on() ? fp8_.rounded_weight(run) : run.store().weight(weight_, shape_);
-  }
   Tensor bias(const LayerRun& run) const {
     return bias_ >= 0 ? run.store().weight(bias_, {outputs()}) : Tensor();
   }

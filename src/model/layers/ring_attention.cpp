@@ -1,10 +1,21 @@
 #include "model/layers/ring_attention.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/shard.h"
 
 namespace kintsugi {
+namespace {
+
+// The first elements of a buffer, in this shape.
+Tensor first_of(const Tensor& buffer, const Shape& shape) {
+  return buffer.rows(0, shape.elements()).view(shape);
+}
+
+Tensor flat(const Tensor& x) { return x.view({x.elements()}); }
+
+}  // namespace
 
 RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group,
                              const RingAttentionSizes& sizes, DType dtype, bool training,
@@ -15,8 +26,8 @@ RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group
                  "ring attention of {} tokens, {} heads over {}", sizes.length, sizes.heads,
                  sizes.kv_heads);
   const std::int64_t tokens = sizes.sequences * sizes.length;
-  const std::int64_t wide = tokens * sizes.heads * sizes.head_dim,
-                     pair = 2 * tokens * sizes.kv_heads * sizes.head_dim;
+  const std::int64_t wide = tokens * sizes.heads * std::max(sizes.head_dim, sizes.value_dim),
+                     pair = tokens * sizes.kv_heads * (sizes.head_dim + sizes.value_dim);
   const DType accumulator = accumulator_of(dtype);
   const bool narrow = dtype != accumulator;
   const auto workspace = [&](const char* name, DType type, std::int64_t elements) {
@@ -36,16 +47,11 @@ RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group
   dkv_sum_ = buffers("ring key and value gradients", accumulator);
 }
 
-Tensor RingAttention::rows(const Tensor& buffer, std::int64_t sequences, std::int64_t tokens,
-                           std::int64_t heads) const {
-  return buffer.rows(0, sequences * tokens * heads * sizes_.head_dim)
-      .view({sequences, tokens, heads, sizes_.head_dim});
-}
-
 RingAttention::Pair RingAttention::pair(const Tensor& buffer, std::int64_t sequences) const {
-  const std::int64_t elements = sequences * sizes_.length * sizes_.kv_heads * sizes_.head_dim;
-  return {buffer.rows(0, 2 * elements), rows(buffer, sequences, sizes_.length, sizes_.kv_heads),
-          rows(buffer.rows(elements, elements), sequences, sizes_.length, sizes_.kv_heads)};
+  const Shape k{sequences, sizes_.length, sizes_.kv_heads, sizes_.head_dim},
+      v{sequences, sizes_.length, sizes_.kv_heads, sizes_.value_dim};
+  const Tensor both = buffer.rows(0, k.elements() + v.elements());
+  return {both, first_of(both, k), first_of(both.rows(k.elements(), v.elements()), v)};
 }
 
 RingAttention::Pair RingAttention::pack(const Tensor& k, const Tensor& v) const {
@@ -81,16 +87,17 @@ RingAttention::Visible RingAttention::visible(int source, std::int64_t sequences
   return result;
 }
 
-void RingAttention::check(const Tensor& q, const Tensor& k, const Tensor& lse,
+void RingAttention::check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lse,
                           const Tensor& first_keys) const {
   const std::int64_t sequences = q.extent(0);
   KINTSUGI_CHECK(
       sequences <= sizes_.sequences && q.dtype() == dtype_ &&
           q.shape() == (Shape{sequences, sizes_.length, sizes_.heads, sizes_.head_dim}) &&
           k.shape() == (Shape{sequences, sizes_.length, sizes_.kv_heads, sizes_.head_dim}) &&
+          v.shape() == (Shape{sequences, sizes_.length, sizes_.kv_heads, sizes_.value_dim}) &&
           lse.shape() == (Shape{sequences, sizes_.heads, sizes_.length}),
-      "ring attention of queries {} over keys {}, log-sum-exp {}", to_string(q.shape()),
-      to_string(k.shape()), to_string(lse.shape()));
+      "ring attention of queries {} over keys {} and values {}, log-sum-exp {}",
+      to_string(q.shape()), to_string(k.shape()), to_string(v.shape()), to_string(lse.shape()));
   KINTSUGI_CHECK(
       !first_keys || first_keys.shape() == (Shape{group_->size() * sequences, sizes_.length}),
       "first keys {} of queries {} on {} ranks", to_string(first_keys.shape()),
@@ -110,16 +117,16 @@ void RingAttention::wait(const Transfer& transfer) const {
 
 void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, double scale,
                             Tensor first_keys, std::int64_t window) const {
-  check(q, k, lse, first_keys);
+  check(q, k, v, lse, first_keys);
   const std::int64_t sequences = q.extent(0);
   const bool narrow = dtype_ != accumulator_of(dtype_);
-  const Tensor sum = narrow ? rows(sum_, sequences, sizes_.length, sizes_.heads) : out;
+  const Tensor sum = narrow ? first_of(sum_, out.shape()) : out;
   Pair current = pack(k, v), next = pair(kv_[1], sequences);
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
     if (step + 1 < group_->size()) transfer = send_to_next(current, next);
     const Visible seen = visible(source(step), sequences, scale, first_keys, window);
-    const Tensor partial = rows(partial_, sequences, seen.queries, sizes_.heads);
+    const Tensor partial = first_of(partial_, seen.of(out).shape());
     if (step == 0) {
       backend_->attention_forward(narrow ? partial : out, lse, q, k, v, seen.options);
       if (narrow) backend_->copy(sum, partial);
@@ -157,10 +164,10 @@ void RingAttention::add_remote(const Tensor& gradient, const Tensor& others,
 void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                              Tensor q, Tensor k, Tensor v, double scale, Tensor first_keys,
                              std::int64_t window) const {
-  check(q, k, lse, first_keys);
+  check(q, k, v, lse, first_keys);
   KINTSUGI_CHECK(dkv_partial_, "ring attention was not built for training");
   const std::int64_t sequences = q.extent(0);
-  const Tensor sum = rows(sum_, sequences, sizes_.length, sizes_.heads);
+  const Tensor sum = first_of(sum_, q.shape());
   Pair current = pack(k, v), next = pair(kv_[1], sequences);
   Pair dcurrent = pair(dkv_sum_[0], sequences), dnext = pair(dkv_sum_[1], sequences);
   const Pair dpartial = pair(dkv_partial_, sequences);
@@ -169,15 +176,13 @@ void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
     Transfer transfer;
     if (step + 1 < group_->size()) transfer = send_to_next(current, next);
     const Visible seen = visible(source(step), sequences, scale, first_keys, window);
-    const Tensor partial = rows(partial_, sequences, seen.queries, sizes_.heads);
+    const Tensor partial = first_of(partial_, seen.of(q).shape());
     if (step == 0) {
       backend_->attention_backward(partial, dk, dv, dout, out, lse, q, k, v, seen.options);
       backend_->copy(sum, partial);
     } else {
-      const Tensor partial_dk = rows(dpartial.k.view({dpartial.k.elements()}), sequences, seen.keys,
-                                     sizes_.kv_heads),
-                   partial_dv = rows(dpartial.v.view({dpartial.v.elements()}), sequences, seen.keys,
-                                     sizes_.kv_heads);
+      const Tensor partial_dk = first_of(flat(dpartial.k), seen.with(k).shape()),
+                   partial_dv = first_of(flat(dpartial.v), seen.with(v).shape());
       const bool any = seen.any();
       if (any) {
         backend_->attention_backward(partial, partial_dk, partial_dv, seen.of(dout), seen.of(out),

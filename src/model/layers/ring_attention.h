@@ -13,7 +13,8 @@ struct RingAttentionSizes {
   std::int64_t length = 0;     // local tokens per sequence: ContextShard::local_length()
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;   // of queries and keys
+  std::int64_t value_dim = 0;  // of values and outputs
 };
 
 // Causal attention over sequences that are sharded by ContextShard. Every rank sends keys and
@@ -21,8 +22,8 @@ struct RingAttentionSizes {
 // gradients of keys and values follow them around the ring until they are back on their own rank.
 // All layers of a stage share one RingAttention.
 //
-// Shapes: q, out and their gradients (sequences, length, heads, head_dim); k, v and theirs
-// (sequences, length, kv_heads, head_dim); lse (sequences, heads, length).
+// Shapes: q and its gradient (sequences, length, heads, head_dim), k and its (sequences, length,
+// kv_heads, head_dim); v and out with value_dim; lse (sequences, heads, length).
 class RingAttention {
  public:
   // Allocates all memory. alibi_slopes (heads), fp32; empty: none.
@@ -42,7 +43,7 @@ class RingAttention {
   // Keys and values (or their gradients) of all sequences, sent as one message.
   struct Pair {
     Tensor both;  // contiguous: k, then v
-    Tensor k, v;  // (sequences, length, kv_heads, head_dim)
+    Tensor k, v;  // (sequences, length, kv_heads, head_dim or value_dim)
   };
   // The local queries that see keys of another rank, and the number of that rank's keys (the first
   // ones) that they see.
@@ -63,11 +64,9 @@ class RingAttention {
   Visible visible(int source, std::int64_t sequences, double scale, const Tensor& first_keys,
                   std::int64_t window) const;
   Pair pair(const Tensor& buffer, std::int64_t sequences) const;
-  // The first elements of a buffer as (sequences, tokens, heads, head_dim).
-  Tensor rows(const Tensor& buffer, std::int64_t sequences, std::int64_t tokens,
-              std::int64_t heads) const;
   Pair pack(const Tensor& k, const Tensor& v) const;
-  void check(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& first_keys) const;
+  void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lse,
+             const Tensor& first_keys) const;
 
   // Sends `current` to the next rank and receives `next` from the previous one.
   Transfer send_to_next(const Pair& current, const Pair& next) const;

@@ -66,6 +66,8 @@ const char* unsupported_reason(const AttentionCall& call) {
     return "cuDNN attention supports only bf16 and fp16";
   if (call.q.extent(3) % 8 != 0 || call.q.extent(3) > 256)
     return "cuDNN attention needs a head size that is a multiple of 8 and at most 256";
+  if (call.q.extent(3) != call.v.extent(3))
+    return "cuDNN attention needs keys and values of the same size";
   if (call.q.extent(1) != call.k.extent(1)) return "cuDNN attention needs as many queries as keys";
   if (call.q.extent(1) < 2) return "cuDNN attention needs at least two positions";
   const AttentionMask mask(call.options, call.q.extent(1), call.k.extent(1));

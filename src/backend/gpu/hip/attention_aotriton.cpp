@@ -74,6 +74,8 @@ const char* unsupported_reason(const AttentionCall& call) {
   if (call.options.document_start) return "AOTriton attention does not separate documents";
   if (call.q.extent(3) % 8 != 0 || call.q.extent(3) > 256)
     return "AOTriton attention needs a head size that is a multiple of 8 and at most 256";
+  if (call.q.extent(3) != call.v.extent(3))
+    return "AOTriton attention needs keys and values of the same size";
   if (call.q.elements() == 0 || call.k.elements() == 0)
     return "AOTriton attention needs queries and keys";
   if (!call.lse.contiguous()) return "AOTriton attention needs a contiguous log-sum-exp";

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "backend/attention_mask.h"
@@ -36,7 +37,8 @@ struct Rows {
 };
 
 struct Sizes {
-  int heads, kv_heads, queries, keys, dim;
+  int heads, kv_heads, queries, keys;
+  int dim, value_dim;  // of queries and keys, of values and outputs
   AttentionMask mask;
   double scale;
   const float* slopes;         // (heads) or nullptr
@@ -106,7 +108,12 @@ Rows<A> rows_of_heads(const Tensor& x) {
   return {data_of<std::remove_const_t<A>>(x), x.stride(0), x.stride(1)};
 }
 
-Sizes attention_sizes(const Tensor& q, const Tensor& k, const AttentionOptions& options);
+// The larger of the sizes of a key and a value.
+inline std::int64_t largest_head(const Tensor& q, const Tensor& v) {
+  return std::max(q.extent(3), v.extent(3));
+}
+Sizes attention_sizes(const Tensor& q, const Tensor& k, const Tensor& v,
+                      const AttentionOptions& options);
 
 inline dim3 attention_blocks(std::int64_t positions, int tile, std::int64_t heads,
                              std::int64_t batch) {

@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kDim / kSide; ++j) sum_of_rows[i][j] *= correction;
     }
     __syncthreads();  // k is no longer read, p is complete
-    load_tile<kTile, kDim>(shared.kv, v, b, kv_h, key0, sizes.keys, sizes.dim);
+    load_tile<kTile, kDim>(shared.kv, v, b, kv_h, key0, sizes.keys, sizes.value_dim);
     __syncthreads();
     multiply<kTile, kDim>(sum_of_rows, shared.p, shared.kv, ty, tx);
   }
@@ -196,12 +196,12 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < kDim / kSide; ++j) sum_of_rows[i][j] /= divisor;
     if (query < sizes.queries && tx == 0) lse.of(b, h)[query] = largest[i] + natural_log(total[i]);
   }
-  store_tile<kTile, kDim>(out, sum_of_rows, b, h, query0, sizes.queries, sizes.dim, ty, tx);
+  store_tile<kTile, kDim>(out, sum_of_rows, b, h, query0, sizes.queries, sizes.value_dim, ty, tx);
 }
 
 // ---- backward
 
-// row_sum (batch, heads, queries) = sum over dim of dout * out; one warp per row
+// row_sum (batch, heads, queries) = sum over value_dim of dout * out; one warp per row
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     row_sum_kernel(Rows<Acc<T>> row_sum, Heads<const T> dout, Heads<const T> out, Sizes sizes) {
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
   const T* x = dout.row(b, query, h);
   const T* y = out.row(b, query, h);
   Acc<T> sum = 0;
-  for (int d = lane; d < sizes.dim; d += 32) sum += up(x[d]) * up(y[d]);
+  for (int d = lane; d < sizes.value_dim; d += 32) sum += up(x[d]) * up(y[d]);
   sum = warp_sum(sum);
   if (lane == 0) row_sum.of(b, h)[query] = sum;
 }
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kThreads)
   const A scale = static_cast<A>(sizes.scale);
 
   load_tile<kTile, kDim>(shared.k, k, b, kv_h, key0, sizes.keys, sizes.dim);
-  load_tile<kTile, kDim>(shared.v, v, b, kv_h, key0, sizes.keys, sizes.dim);
+  load_tile<kTile, kDim>(shared.v, v, b, kv_h, key0, sizes.keys, sizes.value_dim);
   A dk_sum[kOwn][kDim / kSide] = {};
   A dv_sum[kOwn][kDim / kSide] = {};
 
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kThreads)
       if (!visible.span(query0, kTile).sees(key0, key0 + kTile)) continue;
       __syncthreads();  // the previous tile is no longer read
       load_tile<kTile, kDim>(shared.q, q, b, h, query0, sizes.queries, sizes.dim);
-      load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.dim);
+      load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.value_dim);
       load_rows<kTile>(shared.lse, lse.of(b, h), query0, sizes.queries);
       load_rows<kTile>(shared.row_sum, row_sum.of(b, h), query0, sizes.queries);
       __syncthreads();
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   store_tile<kTile, kDim>(dk, dk_sum, b, kv_h, key0, sizes.keys, sizes.dim, ty, tx);
-  store_tile<kTile, kDim>(dv, dv_sum, b, kv_h, key0, sizes.keys, sizes.dim, ty, tx);
+  store_tile<kTile, kDim>(dv, dv_sum, b, kv_h, key0, sizes.keys, sizes.value_dim, ty, tx);
 }
 
 // dq: one block per (query tile, head, sequence), which loops over the keys that the queries see
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kThreads)
   const A slope = sizes.slopes ? static_cast<A>(sizes.slopes[h]) : A(0);
 
   load_tile<kTile, kDim>(shared.q, q, b, h, query0, sizes.queries, sizes.dim);
-  load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.dim);
+  load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.value_dim);
   load_rows<kTile>(shared.lse, lse.of(b, h), query0, sizes.queries);
   load_rows<kTile>(shared.row_sum, row_sum.of(b, h), query0, sizes.queries);
   A dq_sum[kOwn][kDim / kSide] = {};
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int key0 = keys.begin / kTile * kTile; key0 < keys.end; key0 += kTile) {
     __syncthreads();
     load_tile<kTile, kDim>(shared.k, k, b, kv_h, key0, sizes.keys, sizes.dim);
-    load_tile<kTile, kDim>(shared.v, v, b, kv_h, key0, sizes.keys, sizes.dim);
+    load_tile<kTile, kDim>(shared.v, v, b, kv_h, key0, sizes.keys, sizes.value_dim);
     __syncthreads();
     A s[kOwn][kOwn] = {};
     A dp[kOwn][kOwn] = {};
@@ -375,11 +375,12 @@ constexpr int kBackwardTile = fitting_tile<BackwardShared, A, kDim,
 
 // Calls f.template operator()<T, kDim>()
 template <class F>
-void visit_kernel(const Tensor& q, F&& f) {
+void visit_kernel(const Tensor& q, const Tensor& v, F&& f) {
+  const std::int64_t dim = largest_head(q, v);
   visit_device_float(q.dtype(), [&]<class T>() {
-    if (q.extent(3) <= 64)
+    if (dim <= 64)
       f.template operator()<T, 64>();
-    else if (q.extent(3) <= 128)
+    else if (dim <= 128)
       f.template operator()<T, 128>();
     else
       f.template operator()<T, 256>();
@@ -394,10 +395,11 @@ void launch(void (*kernel)(Parameters...), dim3 blocks, std::size_t shared_bytes
 
 }  // namespace
 
-Sizes attention_sizes(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+Sizes attention_sizes(const Tensor& q, const Tensor& k, const Tensor& v,
+                      const AttentionOptions& options) {
   const auto extent = [](const Tensor& x, int i) { return static_cast<int>(x.extent(i)); };
-  KINTSUGI_CHECK(q.extent(3) <= 256, "attention heads have {} elements; the maximum is 256",
-                 q.extent(3));
+  KINTSUGI_CHECK(largest_head(q, v) <= 256, "attention heads have {} elements; the maximum is 256",
+                 largest_head(q, v));
   KINTSUGI_CHECK(q.extent(0) < 65536 && q.extent(2) < 65536, "attention of {}",
                  to_string(q.shape()));
   Sizes sizes{.heads = extent(q, 2),
@@ -405,6 +407,7 @@ Sizes attention_sizes(const Tensor& q, const Tensor& k, const AttentionOptions& 
               .queries = extent(q, 1),
               .keys = extent(k, 1),
               .dim = extent(q, 3),
+              .value_dim = extent(v, 3),
               .mask = AttentionMask(options, q.extent(1), k.extent(1)),
               .scale = options.scale,
               .slopes = nullptr,
@@ -422,8 +425,8 @@ void flash_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                    const AttentionOptions& options, MatrixUnits units, Stream stream) {
   if (units == MatrixUnits::Use && matrix_attention_forward(out, lse, q, k, v, options, stream))
     return;
-  const Sizes sizes = attention_sizes(q, k, options);
-  visit_kernel(q, [&]<class T, int kDim>() {
+  const Sizes sizes = attention_sizes(q, k, v, options);
+  visit_kernel(q, v, [&]<class T, int kDim>() {
     constexpr int kTile = kForwardTile<Acc<T>, kDim>;
     launch(forward_kernel<T, kTile, kDim>,
            attention_blocks(q.extent(1), kTile, q.extent(2), q.extent(0)),
@@ -445,8 +448,8 @@ void flash_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Te
       matrix_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, options,
                                 static_cast<float*>(scratch), stream))
     return;
-  const Sizes sizes = attention_sizes(q, k, options);
-  visit_kernel(q, [&]<class T, int kDim>() {
+  const Sizes sizes = attention_sizes(q, k, v, options);
+  visit_kernel(q, v, [&]<class T, int kDim>() {
     using A = Acc<T>;
     constexpr int kTile = kBackwardTile<A, kDim>;
     constexpr std::size_t kSharedBytes = sizeof(BackwardShared<A, kTile, kDim>);

@@ -147,19 +147,20 @@ __device__ void store_rows(const Heads<T>& x, typename F::Sums (&sums)[kRowTiles
 // The operands of a call must suit the copies and stores: whole words of 16 bytes. The largest
 // score of a row belongs to its largest sum only for a positive scale.
 template <class T, class... Tensors>
-bool matrix_operands(const AttentionOptions& options, const Tensor& q, const Tensors&... others) {
-  return q.extent(3) % 8 == 0 && options.scale > 0 && heads_of<T>(q).aligned() &&
-         (heads_of<T>(others).aligned() && ...);
+bool matrix_operands(const AttentionOptions& options, const Tensors&... operands) {
+  return options.scale > 0 &&
+         ((operands.extent(3) % 8 == 0 && heads_of<T>(operands).aligned()) && ...);
 }
 
 // Returns f.template operator()<T, kDim>() for 16-bit types, false for others.
 template <class F>
-bool visit_matrix_kernel(const Tensor& q, F&& f) {
+bool visit_matrix_kernel(const Tensor& q, const Tensor& v, F&& f) {
+  const std::int64_t dim = largest_head(q, v);
   const auto with_type = [&]<class T>() {
-    if (q.extent(3) <= 64) return f.template operator()<T, 64>();
-    if (q.extent(3) <= 96) return f.template operator()<T, 96>();
-    if (q.extent(3) <= 128) return f.template operator()<T, 128>();
-    return q.extent(3) <= 256 && f.template operator()<T, 256>();
+    if (dim <= 64) return f.template operator()<T, 64>();
+    if (dim <= 96) return f.template operator()<T, 96>();
+    if (dim <= 128) return f.template operator()<T, 128>();
+    return dim <= 256 && f.template operator()<T, 256>();
   };
   if (q.dtype() == DType::BF16) return with_type.template operator()<Bf16>();
   if (q.dtype() == DType::F16) return with_type.template operator()<Half>();

@@ -12,14 +12,14 @@ namespace {
 
 // ---- row sums
 
-// row_sum (batch, heads, queries) = sum over dim of dout * out; kLanes threads per row
+// row_sum (batch, heads, queries) = sum over value_dim of dout * out; kLanes threads per row
 template <class T, int kLanes>
 __global__ void __launch_bounds__(256)
     row_sum_kernel(Rows<float> row_sum, Heads<const T> dout, Heads<const T> out, Sizes sizes) {
   const int query = static_cast<int>(blockIdx.x) * (256 / kLanes) + threadIdx.x / kLanes;
   const int b = blockIdx.z, h = blockIdx.y, d = threadIdx.x % kLanes * 8;
   float sum = 0.0f;
-  if (query < sizes.queries && d < sizes.dim) {
+  if (query < sizes.queries && d < sizes.value_dim) {
     const Vec<T> x = load_vec(dout.row(b, query, h) + d), y = load_vec(out.row(b, query, h) + d);
 #pragma unroll
     for (int e = 0; e < 8; ++e) sum += up(x.v[e]) * up(y.v[e]);
@@ -126,14 +126,15 @@ __global__ void __launch_bounds__((KeyShape<T, kDim>::kThreads))
                             min(sizes.keys, tile0 + Shape::kKeys));
   const auto copy_queries = [&](int stage) {
     copy_rows<kThreads>(shared.q[stage], q, b, tile.h, tile.query0, sizes.queries, sizes.dim);
-    copy_rows<kThreads>(shared.dout[stage], dout, b, tile.h, tile.query0, sizes.queries, sizes.dim);
+    copy_rows<kThreads>(shared.dout[stage], dout, b, tile.h, tile.query0, sizes.queries,
+                        sizes.value_dim);
   };
   const auto query_row = [&] {
     return QueryRow::of(lse.of(b, tile.h), row_sum.of(b, tile.h), tile.query0 + thread,
                         sizes.queries);
   };
   copy_rows<kThreads>(shared.k, k, b, kv_h, tile0, sizes.keys, sizes.dim);
-  copy_rows<kThreads>(shared.v, v, b, kv_h, tile0, sizes.keys, sizes.dim);
+  copy_rows<kThreads>(shared.v, v, b, kv_h, tile0, sizes.keys, sizes.value_dim);
   if (tile.any()) {
     copy_queries(0);
     if (thread < kQueries) shared.row[0][thread] = query_row();
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__((KeyShape<T, kDim>::kThreads))
         lane, [&](int n, int j, int) { dk_sum[r][n].at(i, j) *= static_cast<float>(sizes.scale); });
   });
   store_rows<F>(dk, dk_sum, b, kv_h, key0, sizes.keys, column0, sizes.dim, lane);
-  store_rows<F>(dv, dv_sum, b, kv_h, key0, sizes.keys, column0, sizes.dim, lane);
+  store_rows<F>(dv, dv_sum, b, kv_h, key0, sizes.keys, column0, sizes.value_dim, lane);
 }
 
 // ---- dq: one block per (query tile, head, sequence), which loops over the keys that the queries
@@ -244,10 +245,10 @@ __global__ void __launch_bounds__((QueryShape<T, kDim>::kThreads))
 
   const auto copy_keys = [&](int stage, int key0) {
     copy_rows<kThreads>(shared.k[stage], k, b, kv_h, key0, sizes.keys, sizes.dim);
-    copy_rows<kThreads>(shared.v[stage], v, b, kv_h, key0, sizes.keys, sizes.dim);
+    copy_rows<kThreads>(shared.v[stage], v, b, kv_h, key0, sizes.keys, sizes.value_dim);
   };
   copy_rows<kThreads>(shared.q, q, b, h, tile0, sizes.queries, sizes.dim);
-  copy_rows<kThreads>(shared.dout, dout, b, h, tile0, sizes.queries, sizes.dim);
+  copy_rows<kThreads>(shared.dout, dout, b, h, tile0, sizes.queries, sizes.value_dim);
   int tile_key = keys.begin / kKeys * kKeys;
   copy_keys(0, tile_key);
   commit_copies();
@@ -304,14 +305,14 @@ bool matrix_attention_backward(const Tensor& dq, const Tensor& dk, const Tensor&
                                const Tensor& dout, const Tensor& out, const Tensor& lse,
                                const Tensor& q, const Tensor& k, const Tensor& v,
                                const AttentionOptions& options, float* row_sum, Stream stream) {
-  return visit_matrix_kernel(q, [&]<class T, int kDim>() {
+  return visit_matrix_kernel(q, v, [&]<class T, int kDim>() {
     using ForKeys = KeyShape<T, kDim>;
     using ForQueries = QueryShape<T, kDim>;
     if constexpr (!ForKeys::kFits || !ForQueries::kFits) {
       return false;
     } else {
       if (!matrix_operands<T>(options, q, k, v, out, dout, dq, dk, dv)) return false;
-      const Sizes sizes = attention_sizes(q, k, options);
+      const Sizes sizes = attention_sizes(q, k, v, options);
       const Rows<float> sums{row_sum, q.extent(2) * q.extent(1), q.extent(1)};
       const Rows<const float> sums_in{sums.data, sums.batch, sums.head};
       const Rows<const float> lse_in = rows_of_heads<const float>(lse);

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__((ForwardShape<T, kDim>::kThreads))
     const bool sees = span.sees(key0, key0 + kKeys);
     wait_for_copies<0>();
     __syncthreads();  // the keys are complete, the previous values no longer read
-    copy_rows<kThreads>(shared.v, v, b, kv_h, key0, sizes.keys, sizes.dim);
+    copy_rows<kThreads>(shared.v, v, b, kv_h, key0, sizes.keys, sizes.value_dim);
     commit_copies();
     typename F::Sums s[kRowTiles][kKeys / 16];
     if (sees) multiply_rows<F, kDim>(s, shared.q, wave_row, shared.k, 0, lane);
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__((ForwardShape<T, kDim>::kThreads))
   }
   wait_for_copies<0>();
   rows.finish(lse.of(b, h), sizes.queries, query0, scores.log2_scale, lane);
-  store_rows<F>(out, rows.out, b, h, query0, sizes.queries, 0, sizes.dim, lane);
+  store_rows<F>(out, rows.out, b, h, query0, sizes.queries, 0, sizes.value_dim, lane);
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__((ForwardShape<T, kDim>::kThreads))
 bool matrix_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& q,
                               const Tensor& k, const Tensor& v, const AttentionOptions& options,
                               Stream stream) {
-  return visit_matrix_kernel(q, [&]<class T, int kDim>() {
+  return visit_matrix_kernel(q, v, [&]<class T, int kDim>() {
     using Shape = ForwardShape<T, kDim>;
     if constexpr (!Shape::kFits) {
       return false;
@@ -135,7 +135,7 @@ bool matrix_attention_forward(const Tensor& out, const Tensor& lse, const Tensor
                        attention_blocks(q.extent(1), Shape::kQueries, q.extent(2), q.extent(0)),
                        Shape::kThreads, sizeof(typename Shape::Shared), stream, heads_of<T>(out),
                        rows_of_heads<float>(lse), heads_of<const T>(q), heads_of<const T>(k),
-                       heads_of<const T>(v), attention_sizes(q, k, options));
+                       heads_of<const T>(v), attention_sizes(q, k, v, options));
       return true;
     }
   });

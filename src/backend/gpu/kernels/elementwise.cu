@@ -124,6 +124,17 @@ void launch_add(const Context& context, T* y, const T* x, std::int64_t packs) {
   launch_kernel(context.stream, add_kernel<T, N>, flat_blocks(packs), 256, 0, y, x, packs);
 }
 
+// One thread per element of a token.
+template <class T>
+__global__ void __launch_bounds__(256)
+    sum_heads_kernel(Strided<T> y, Strided<T> x, unsigned heads, unsigned dim) {
+  const unsigned i = blockIdx.y * blockDim.x + threadIdx.x;
+  if (i >= dim) return;
+  Acc<T> sum = 0;
+  for (unsigned head = 0; head < heads; ++head) sum += up(x.row(blockIdx.x * heads + head)[i]);
+  y.row(blockIdx.x)[i] = down<T>(sum);
+}
+
 template <class A, int N>
 __global__ void __launch_bounds__(256)
     moving_average_kernel(A* average, const A* x, A rate, const A* scale, std::int64_t packs) {
@@ -225,6 +236,19 @@ void add(const Context& context, Tensor y, Tensor x) {
     const std::int64_t packs = aligned16(to) && aligned16(from) ? x.elements() / N : 0;
     launch_add<T, N>(context, to, from, packs);
     launch_add<T, 1>(context, to + packs * N, from + packs * N, x.elements() - packs * N);
+  });
+}
+
+void sum_heads(const Context& context, Tensor y, Tensor x) {
+  KINTSUGI_CHECK(
+      x.rank() == 3 && y.shape() == (Shape{x.extent(0), x.extent(2)}) && y.dtype() == x.dtype(),
+      "sum of the heads of {} in {}", to_string(x.shape()), to_string(y.shape()));
+  if (y.elements() == 0) return;
+  const RowGrid grid(y.extent(0), y.extent(1));
+  visit_device_float(x.dtype(), [&]<class T>() {
+    launch_kernel(context.stream, sum_heads_kernel<T>, grid.blocks, grid.threads, 0, strided<T>(y),
+                  strided<T>(x), static_cast<unsigned>(x.extent(1)),
+                  static_cast<unsigned>(y.extent(1)));
   });
 }
 

@@ -9,12 +9,11 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kWarpRows = 4;  // rows of a tile that a warp computes at once
 constexpr int kBlockRows = kWarps * kWarpRows;
-constexpr int kMaxDim = 256;
 constexpr int kSplitKeys = 64;  // of decoding: few keys, so that one sequence uses many warps
 
 // Scores of 32 keys: each lane has one key. With N elements per access.
-template <class T, int N>
-__device__ inline void add_scores(Acc<T> (&s)[kWarpRows], const Acc<T> (*q)[kMaxDim], const T* key,
+template <int N, int kDim, class T>
+__device__ inline void add_scores(Acc<T> (&s)[kWarpRows], const Acc<T> (*q)[kDim], const T* key,
                                   int dim) {
   for (int d = 0; d < dim; d += N) {
     const Pack<T, N> pack = load<N>(key + d);
@@ -69,10 +68,10 @@ struct PlainRows {
       A weight[kWarpRows];
 #pragma unroll
       for (int r = 0; r < kWarpRows; ++r) weight[r] = shuffle(s[r], j);
-      const T* value = p.values + p.key_offset(row, kv_head);
+      const T* value = p.value(row, kv_head);
 #pragma unroll
       for (int i = 0; i < kSlots; ++i) {
-        if (lane + 32 * i >= p.dim) continue;
+        if (lane + 32 * i >= p.value_dim) continue;
         const A v = up(value[lane + 32 * i]);
 #pragma unroll
         for (int r = 0; r < kWarpRows; ++r) out[r][i] += weight[r] * v;
@@ -90,14 +89,14 @@ struct PlainRows {
         T* to = p.result(tile, kv_head, row0 + r);
 #pragma unroll
         for (int i = 0; i < kSlots; ++i)
-          if (lane + 32 * i < p.dim) to[lane + 32 * i] = down<T>(out[r][i] / sum[r]);
+          if (lane + 32 * i < p.value_dim) to[lane + 32 * i] = down<T>(out[r][i] / sum[r]);
         continue;
       }
       const std::int64_t part =
           parts.index(p, static_cast<int>(blockIdx.x), kv_head * p.group + row0 + r, split);
 #pragma unroll
       for (int i = 0; i < kSlots; ++i)
-        if (lane + 32 * i < p.dim) parts.out[part * p.dim + lane + 32 * i] = out[r][i];
+        if (lane + 32 * i < p.value_dim) parts.out[part * p.value_dim + lane + 32 * i] = out[r][i];
       if (lane == 0) {
         parts.largest[part] = largest[r];
         parts.sum[part] = sum[r];
@@ -106,12 +105,18 @@ struct PlainRows {
   }
 };
 
+template <class A, int kDim>
+struct PlainQueries {
+  A value[kWarps][kWarpRows][kDim];
+};
+
 // Blocks (tile, key-value head, split and range of rows). kSlots: elements of a head per lane.
 template <class T, int kSlots, int N>
 __global__ void __launch_bounds__(32 * kWarps)
     plain_kernel(Paged<T> p, PagedParts<Acc<T>> parts, int ranges) {
   using A = Acc<T>;
-  KINTSUGI_SHARED(A[kWarps][kWarpRows][kMaxDim], queries);
+  constexpr int kDim = 32 * kSlots;
+  auto& queries = *reinterpret_cast<PlainQueries<A, kDim>*>(dynamic_shared());
   allow_next();
   wait_for_previous();
   const PagedTile tile = p.tile(static_cast<int>(blockIdx.x));
@@ -120,7 +125,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int rows = tile.tokens * p.group;
   const int row0 = static_cast<int>(blockIdx.z) % ranges * kBlockRows + warp * kWarpRows;
   if (row0 >= rows) return;
-  A(*q)[kMaxDim] = queries[warp];
+  A(*q)[kDim] = queries.value[warp];
   for (int r = 0; r < kWarpRows; ++r)
     for (int d = lane; d < p.dim; d += 32)
       q[r][d] = row0 + r < rows ? up(p.query(tile, kv_head, row0 + r)[d]) * p.scale : A(0);
@@ -139,18 +144,19 @@ __global__ void __launch_bounds__(32 * kWarps)
     const int key = key0 + lane;
     const int row = key >= begin && key < end ? p.key_row(tile, key) : -1;
     A s[kWarpRows] = {};
-    if (row >= 0) add_scores<T, N>(s, q, p.keys + p.key_offset(row, kv_head), p.dim);
+    if (row >= 0) add_scores<N>(s, q, p.keys + p.key_offset(row, kv_head), p.dim);
     mine.add(p, s, kv_head, key0, row);
   }
   mine.store(p, parts, tile, kv_head, row0, rows, split, complete);
 }
 
 template <class T, int kSlots>
-void launch_plain(const Context& context, const Paged<T>& p, const Tensor& q,
+void launch_plain(const Context& context, const Paged<T>& p, const Tensor& out,
                   const PagedAttentionOptions& options, bool aligned) {
   using A = Acc<T>;
+  constexpr std::size_t kBytes = sizeof(PlainQueries<A, 32 * kSlots>);
   const bool decoding = options.tile_tokens == 1;
-  const PagedParts<A> parts = decoding ? paged_parts<A>(context, q, options, kSplitKeys)
+  const PagedParts<A> parts = decoding ? paged_parts<A>(context, out, options, kSplitKeys)
                                        : PagedParts<A>{nullptr, nullptr, nullptr, 1, kSplitKeys};
   const int ranges =
       static_cast<int>(ceil_div<std::int64_t>(options.tile_tokens * p.group, kBlockRows));
@@ -158,7 +164,8 @@ void launch_plain(const Context& context, const Paged<T>& p, const Tensor& q,
                     static_cast<unsigned>(p.kv_heads),
                     static_cast<unsigned>(parts.splits * ranges));
   const auto kernel = aligned ? plain_kernel<T, kSlots, kVecSize<T>> : plain_kernel<T, kSlots, 1>;
-  launch_overlapped(context, kernel, blocks, 32 * kWarps, 0, p, parts, ranges);
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes);
+  launch_overlapped(context, kernel, blocks, 32 * kWarps, kBytes, p, parts, ranges);
   merge_paged_parts(context, p, parts, options.tiles.extent(0), false);
 }
 
@@ -166,14 +173,18 @@ void launch_plain(const Context& context, const Paged<T>& p, const Tensor& q,
 
 void paged_attention(const Context& context, Tensor out, Tensor q, Tensor keys, Tensor values,
                      const PagedAttentionOptions& options) {
+  const std::int64_t largest = std::max(keys.extent(3), values.extent(3));
   KINTSUGI_CHECK(
-      q.shape() == out.shape() && keys.shape() == values.shape() &&
+      out.shape() == Shape({q.extent(0), q.extent(1), values.extent(3)}) &&
+          values.shape() ==
+              Shape({keys.extent(0), keys.extent(1), keys.extent(2), values.extent(3)}) &&
           q.extent(1) % keys.extent(2) == 0 && q.extent(2) == keys.extent(3) &&
-          q.extent(2) <= kMaxDim && keys.contiguous() && values.contiguous() &&
-          options.tiles.contiguous() && keys.extent(0) * keys.extent(1) < (std::int64_t{1} << 31),
+          largest <= kPagedMaxDim && keys.contiguous() &&
+          (values.contiguous() || values.data() == keys.data()) && options.tiles.contiguous() &&
+          keys.extent(0) * keys.extent(1) < (std::int64_t{1} << 31),
       "paged attention: q {}, out {}, keys {}, values {}; heads have at most {} elements",
       to_string(q.shape()), to_string(out.shape()), to_string(keys.shape()),
-      to_string(values.shape()), kMaxDim);
+      to_string(values.shape()), kPagedMaxDim);
   if (q.elements() == 0 || options.tiles.elements() == 0) return;
   if (options.tile_tokens == 1 && paged_decode_tensor_cores(context, out, q, keys, values, options))
     return;
@@ -182,12 +193,14 @@ void paged_attention(const Context& context, Tensor out, Tensor q, Tensor keys, 
   visit_device_float(q.dtype(), [&]<class T>() {
     const Paged<T> p = paged_of<T>(out, q, keys, values, options);
     const bool aligned = aligned16(p.keys) && p.dim % kVecSize<T> == 0;
-    if (p.dim <= 64)
-      launch_plain<T, 2>(context, p, q, options, aligned);
-    else if (p.dim <= 128)
-      launch_plain<T, 4>(context, p, q, options, aligned);
+    if (largest <= 64)
+      launch_plain<T, 2>(context, p, out, options, aligned);
+    else if (largest <= 128)
+      launch_plain<T, 4>(context, p, out, options, aligned);
+    else if (largest <= 256)
+      launch_plain<T, 8>(context, p, out, options, aligned);
     else
-      launch_plain<T, 8>(context, p, q, options, aligned);
+      launch_plain<T, kPagedMaxDim / 32>(context, p, out, options, aligned);
   });
 }
 

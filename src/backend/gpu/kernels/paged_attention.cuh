@@ -11,6 +11,8 @@
 
 namespace kintsugi::gpu {
 
+inline constexpr int kPagedMaxDim = 576;  // of keys and values
+
 // One tile of queries: `tokens` of a sequence from row `first` of q and `position` on.
 struct PagedTile {
   int first, tokens, sequence, position;
@@ -24,9 +26,11 @@ struct Paged {
   const T *q, *keys, *values;
   std::int64_t out_token, out_head, q_token, q_head;  // strides
   const std::int32_t *pages, *tiles;
-  std::int64_t page_stride;  // of a sequence
-  const float* slopes;       // nullptr: no ALiBi
-  int page_tokens, kv_heads, group, dim, window;
+  std::int64_t page_stride;            // of a sequence
+  const float* slopes;                 // nullptr: no ALiBi
+  std::int64_t value_row, value_head;  // strides
+  int page_tokens, kv_heads, group, window;
+  int dim, value_dim;  // of queries and keys, of values and outputs
   Acc<T> scale;
 
   __device__ PagedTile tile(int index) const {
@@ -43,6 +47,9 @@ struct Paged {
   }
   __device__ std::int64_t key_offset(int row, int kv_head) const {
     return (static_cast<std::int64_t>(row) * kv_heads + kv_head) * dim;
+  }
+  __device__ const T* value(int row, int kv_head) const {
+    return values + row * value_row + kv_head * value_head;
   }
   __device__ const T* query(const PagedTile& tile, int kv_head, int row) const {
     return q + (tile.first + row / group) * q_token + (kv_head * group + row % group) * q_head;
@@ -71,16 +78,19 @@ Paged<T> paged_of(const Tensor& out, const Tensor& q, const Tensor& keys, const 
           .tiles = data_of<std::int32_t>(options.tiles),
           .page_stride = options.pages.stride(0),
           .slopes = data_of<float>(options.alibi_slopes),
+          .value_row = values.stride(1),
+          .value_head = values.stride(2),
           .page_tokens = static_cast<int>(keys.extent(1)),
           .kv_heads = static_cast<int>(keys.extent(2)),
           .group = static_cast<int>(q.extent(1) / keys.extent(2)),
-          .dim = static_cast<int>(q.extent(2)),
           .window = static_cast<int>(std::min<std::int64_t>(options.window, 1 << 30)),
+          .dim = static_cast<int>(q.extent(2)),
+          .value_dim = static_cast<int>(out.extent(2)),
           .scale = static_cast<Acc<T>>(options.scale)};
 }
 
-// The results of the splits of a decoding query: (tiles, heads, splits, dim), and the largest score
-// and the sum of exponentials of each. The results are not divided by the sums.
+// The results of the splits of a decoding query: (tiles, heads, splits, value_dim), and the largest
+// score and the sum of exponentials of each. The results are not divided by the sums.
 template <class A>
 struct PagedParts {
   A *out, *largest, *sum;
@@ -99,19 +109,19 @@ struct PagedParts {
 };
 
 template <class A>
-PagedParts<A> paged_parts(const Context& context, const Tensor& q,
+PagedParts<A> paged_parts(const Context& context, const Tensor& out,
                           const PagedAttentionOptions& options, int split_keys) {
   const auto splits = static_cast<int>(
       std::max<std::int64_t>(1, ceil_div<std::int64_t>(options.max_keys, split_keys)));
   if (splits == 1) return {nullptr, nullptr, nullptr, 1, split_keys};
   const std::size_t parts =
-      static_cast<std::size_t>(options.tiles.extent(0) * q.extent(1)) * splits;
-  const auto dim = static_cast<std::size_t>(q.extent(2));
+      static_cast<std::size_t>(options.tiles.extent(0) * out.extent(1)) * splits;
+  const auto dim = static_cast<std::size_t>(out.extent(2));
   A* memory = context.workspace.get<A>(parts * (dim + 2), context.stream);
   return {memory, memory + parts * dim, memory + parts * (dim + 1), splits, split_keys};
 }
 
-// Tensor cores: 16-bit types, heads of 32, 64, 80, 96, 128 or 256, 16-byte rows.
+// Tensor cores: 16-bit types, keys and values of 32, 64, 80, 96, 128 or 256, 16-byte rows.
 bool paged_decode_tensor_cores(const Context& context, const Tensor& out, const Tensor& q,
                                const Tensor& keys, const Tensor& values,
                                const PagedAttentionOptions& options);
@@ -153,14 +163,14 @@ bool visit_paged_tensor_cores(const Tensor& q, F&& f) {
   return false;
 }
 
-// Rows of q start at multiples of 16 bytes, and so do those of the pages.
-inline bool paged_rows_aligned(const Tensor& out, const Tensor& q, const Tensor& keys,
-                               const Tensor& values) {
+// Rows of q start at multiples of 16 bytes, and so do those of the pages; values are like keys.
+inline bool paged_rows_suit(const Tensor& out, const Tensor& q, const Tensor& keys,
+                            const Tensor& values) {
   const auto strides =
       static_cast<std::size_t>(q.stride(0) | q.stride(1) | out.stride(0) | out.stride(1)) *
       size_of(q.dtype());
-  return strides % 16 == 0 && aligned16(q.data()) && aligned16(out.data()) &&
-         aligned16(keys.data()) && aligned16(values.data());
+  return values.shape() == keys.shape() && strides % 16 == 0 && aligned16(q.data()) &&
+         aligned16(out.data()) && aligned16(keys.data()) && aligned16(values.data());
 }
 
 }  // namespace kintsugi::gpu

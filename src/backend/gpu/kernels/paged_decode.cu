@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
 
 // Blocks (tile, head).
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kPagedMaxDim)
     merge_kernel(Paged<T> p, PagedParts<Acc<T>> parts, bool base2) {
   using A = Acc<T>;
   allow_next();
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(256)
   const int first = parts.first_split(p, tile), last = parts.last_split(tile);
   if (tile.tokens == 0 || first == last) return;
   const int head = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
-  if (d >= p.dim) return;
+  if (d >= p.value_dim) return;
   const auto power = [=](A x) {
     if constexpr (std::is_same_v<A, float>) {
       return base2 ? exp2f(x) : expf(x);
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(256)
       const std::int64_t at = part + min(s + i, last);
       most[i] = present ? parts.largest[at] : A(-INFINITY);
       parts_sum[i] = present ? parts.sum[at] : A(0);
-      out[i] = present ? parts.out[at * p.dim + d] : A(0);
+      out[i] = present ? parts.out[at * p.value_dim + d] : A(0);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -295,7 +295,7 @@ void merge_paged_parts(const Context& context, const Paged<T>& p, const PagedPar
   if (parts.splits == 1) return;
   launch_overlapped(context, merge_kernel<T>,
                     dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(p.kv_heads * p.group)),
-                    static_cast<unsigned>(ceil_div(p.dim, 32) * 32), 0, p, parts, base2);
+                    static_cast<unsigned>(ceil_div(p.value_dim, 32) * 32), 0, p, parts, base2);
 }
 template void merge_paged_parts(const Context&, const Paged<float>&, const PagedParts<float>&,
                                 std::int64_t, bool);
@@ -309,10 +309,10 @@ template void merge_paged_parts(const Context&, const Paged<Bf16>&, const PagedP
 bool paged_decode_tensor_cores(const Context& context, const Tensor& out, const Tensor& q,
                                const Tensor& keys, const Tensor& values,
                                const PagedAttentionOptions& options) {
-  if (!paged_rows_aligned(out, q, keys, values)) return false;
+  if (!paged_rows_suit(out, q, keys, values)) return false;
   return visit_paged_tensor_cores(q, [&]<class T, int kDim>() {
     const Paged<T> p = paged_of<T>(out, q, keys, values, options);
-    const PagedParts<float> parts = paged_parts<float>(context, q, options, kSplitKeys);
+    const PagedParts<float> parts = paged_parts<float>(context, out, options, kSplitKeys);
     const dim3 blocks(static_cast<unsigned>(options.tiles.extent(0)),
                       static_cast<unsigned>(p.kv_heads * ceil_div(p.group, kHeads)),
                       static_cast<unsigned>(parts.splits));

@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads) prompt_kernel(Paged<T> p) {
 bool paged_prompt_tensor_cores(const Context& context, const Tensor& out, const Tensor& q,
                                const Tensor& keys, const Tensor& values,
                                const PagedAttentionOptions& options) {
-  if (!paged_rows_aligned(out, q, keys, values)) return false;
+  if (!paged_rows_suit(out, q, keys, values)) return false;
   return visit_paged_tensor_cores(q, [&]<class T, int kDim>() {
     if (sizeof(PromptShared<T, kDim>) > kSharedBytes) return false;
     const Paged<T> p = paged_of<T>(out, q, keys, values, options);
