@@ -18,6 +18,8 @@ FAMILIES = {
     "mixtral": "kv_heads: 2, ffn_size: 48, experts: {count: 8, chosen: 2}",
     "olmoe": "ffn_size: 32, experts: {count: 16, chosen: 4, normalize: false}",
     "qwen3_moe": "kv_heads: 2, experts: {count: 8, chosen: 3, size: 32}",
+    "dots1": "experts: {count: 8, chosen: 2, size: 32, shared: 1, dense_layers: [0], scale: 2.5}",
+    "glm4_moe": "kv_heads: 2, experts: {count: 8, chosen: 2, size: 32, shared: 1, dense_layers: [0]}",
 }
 
 
