@@ -23,7 +23,8 @@ enum class Family : std::uint8_t {
   Olmoe,
   Qwen3Moe,
   Dots1,
-  Glm4Moe
+  Glm4Moe,
+  DeepseekV3
 };
 enum class PositionKind : std::uint8_t { Learned, Rope, Alibi, Retention };
 // Whether a layer's attention sees all earlier tokens or only those in a sliding window.

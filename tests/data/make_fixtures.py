@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    DeepseekV3Config,
     Dots1Config,
     Glm4MoeConfig,
     GPT2Config,
@@ -189,6 +190,21 @@ def cases():
             use_qk_norm=False,
             rope_parameters={**PLAIN_ROPE, "partial_rotary_factor": 0.5},
             rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        # Latent attention with YaRN, and groups of experts.
+        "deepseek-v3": DeepseekV3Config(
+            **{**SMALL, "num_key_value_heads": 4},
+            **{**SIGMOID, "n_routed_experts": 8},
+            n_group=4,
+            topk_group=2,
+            q_lora_rank=20,
+            kv_lora_rank=12,
+            qk_nope_head_dim=6,
+            qk_rope_head_dim=4,
+            v_head_dim=8,
+            rope_parameters={**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0},
+            rms_norm_eps=1e-6,
             tie_word_embeddings=False,
         ),
     }

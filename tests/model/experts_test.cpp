@@ -159,7 +159,8 @@ TEST(Experts, OfPublishedModelsAreCountedAsPublished) {
         Published{"qwen3-30b-a3b", 30'532'122'624, 3'353'032'704, 23.1},
         Published{"qwen3-235b-a22b", 235'093'634'560, 22'190'763'520, 148},
         Published{"dots1", 142'774'373'888, 14'016'581'120, 86.6},
-        Published{"glm-4.5-air", 106'852'245'504, 13'424'123'904, 90.7}}) {
+        Published{"glm-4.5-air", 106'852'245'504, 13'424'123'904, 90.7},
+        Published{"deepseek-v3", 671'026'404'352, 37'552'282'624, 250}}) {
     const ModelConfig config = load_preset(preset);
     const ModelSize size = count_parameters(ParameterSet(config));
     EXPECT_EQ(size.total, total) << preset;
@@ -295,7 +296,8 @@ std::string changed_config(const char* fixture, const char* key, const nlohmann:
 }
 
 TEST(Experts, OfConfigJsonAreReadAndWritten) {
-  for (const char* const name : {"mixtral", "olmoe", "qwen3-moe", "dots1", "glm4-moe"}) {
+  for (const char* const name :
+       {"mixtral", "olmoe", "qwen3-moe", "dots1", "glm4-moe", "deepseek-v3"}) {
     const ModelConfig config =
         read_hf_config(std::filesystem::path(test_data_directory()) / name / "config.json");
     EXPECT_EQ(parse_hf_config(write_hf_config(config, DType::F32), name), config) << name;

@@ -34,6 +34,14 @@ ModelConfig small_model(Family family, int labels) {
         ExpertsConfig{.count = 3, .chosen = 2, .shared = 1, .dense_layers = {0}, .scale = 1.5};
   config.qk_norm = family_info(family).qk_norm;
   config.head_dim = family == Family::Glm4Moe ? 8 : 6;
+  if (family_info(family).latent) {
+    config.kv_heads = config.head_dim = 0;
+    config.latent = LatentConfig{.query_rank = labels > 0 ? 0 : 5,
+                                 .rank = 7,
+                                 .plain_dim = 3,
+                                 .rotary_dim = 4,
+                                 .value_dim = 5};
+  }
   config.ffn_size = family == Family::Bloom ? 48 : 20;
   config.max_positions = 16;
   config.tied = family != Family::Llama;
@@ -127,10 +135,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
                                      Family::Bloom, Family::Olmo2, Family::Olmo3, Family::Retnet,
                                      Family::Olmoe, Family::Qwen3Moe, Family::Dots1,
-                                     Family::Glm4Moe),
+                                     Family::Glm4Moe, Family::DeepseekV3),
                      testing::Bool(), testing::Values(0)));
 INSTANTIATE_TEST_SUITE_P(Classifiers, GradientTest,
-                         testing::Combine(testing::Values(Family::Gpt2, Family::Llama),
+                         testing::Combine(testing::Values(Family::Gpt2, Family::Llama,
+                                                          Family::DeepseekV3),
                                           testing::Values(true), testing::Values(3)));
 
 }  // namespace

@@ -302,8 +302,8 @@ TEST(HfConfigTest, WindowsAndScalingsThatAreWrongAreReportedInOneLine) {
   EXPECT_THAT(complaint(R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "beta_fast": 1,
                             "beta_slow": 4}})"),
               HasSubstr("beta_slow 4 must be below beta_fast 1"));
-  EXPECT_THAT(complaint(R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "mscale": 1}})"),
-              HasSubstr("mscale is not supported"));
+  EXPECT_THAT(complaint(R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "mscale": -1}})"),
+              HasSubstr("rope_scaling.mscale is -1: it must be positive, or 0 for the default"));
 }
 
 TEST(HfConfigTest, NewFamiliesAreWrittenAndReadBack) {

@@ -48,7 +48,8 @@ TEST_P(AdapterLayouts, TrainAsOneProcessDoes) {
     expect_same(trained(layout, training, 4), alone, to_string(layout));
 }
 INSTANTIATE_TEST_SUITE_P(Families, AdapterLayouts,
-                         testing::Values("gpt2", "llama-gqa", "bloom", "qwen3", "retnet"));
+                         testing::Values("gpt2", "llama-gqa", "bloom", "qwen3", "retnet",
+                                         "deepseek_v3"));
 
 TEST(AdaptersTest, ContextParallelRunsAreTheSame) {
   const Training training = with_adapters("llama-gqa", 0.2);

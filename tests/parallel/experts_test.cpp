@@ -38,7 +38,8 @@ std::vector<double> biases_of(const Outcome& outcome, const Training& training) 
 
 TEST(Experts, TrainInEveryLayoutAsInOneProcess) {
   using enum PipelineKind;
-  for (const char* const kind : {"mixtral", "olmoe", "qwen3_moe", "dots1", "glm4_moe"}) {
+  for (const char* const kind :
+       {"mixtral", "olmoe", "qwen3_moe", "dots1", "glm4_moe", "deepseek_v3"}) {
     const Training training = mixture_training(kind);
     const Outcome alone = trained({}, training, 3);
     const std::vector<double> biases = biases_of(alone, training);

@@ -36,7 +36,8 @@ void expect_equal(const Outcome& actual, const Outcome& expected, const std::str
 
 class Fp8Families : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, Fp8Families,
-                         testing::Values("gpt2", "llama-gqa", "bloom", "qwen3", "olmo3", "retnet"));
+                         testing::Values("gpt2", "llama-gqa", "bloom", "qwen3", "olmo3", "retnet",
+                                         "deepseek_v3"));
 
 // ZeRO 3 quantizes its weights at every use, the others once per step. ZeRO 2 and 3 sum gradients
 // of several micro-batches in another order.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <fstream>
@@ -150,13 +151,16 @@ TEST_P(Batching, OtherwiseTheyDifferByRoundingOnly) {
 std::vector<BatchingCase> batching_cases() {
   std::vector<BatchingCase> cases;
   for (const TestBackend& backend : backends())
-    for (const char* name : {"gpt2", "llama", "qwen3", "bloom", "olmo3", "retnet", "mixtral", "glm4-moe"})
+    for (const char* name : {"gpt2", "llama", "qwen3", "bloom", "olmo3", "retnet", "mixtral",
+                             "glm4-moe", "deepseek-v3"})
       cases.push_back({backend, name});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Families, Batching, testing::ValuesIn(batching_cases()),
                          [](const auto& info) {
-                           return info.param.backend.name + "_" + info.param.model;
+                           std::string name = info.param.backend.name + "_" + info.param.model;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
                          });
 
 // Prompts longer than the parts into which a GPU divides the keys, with common beginnings, divided

@@ -177,7 +177,7 @@ std::vector<LogitsCase> logits_cases() {
   for (const TestBackend& backend : backends()) {
     for (const char* name : {"gpt2", "llama", "llama2", "llama-tied", "llama-yarn", "qwen2",
                              "qwen3", "bloom", "bloom-6heads", "olmo2", "olmo3", "retnet",
-                             "mixtral", "olmoe", "qwen3-moe", "dots1", "glm4-moe"}) {
+                             "mixtral", "olmoe", "qwen3-moe", "dots1", "glm4-moe", "deepseek-v3"}) {
       cases.push_back({backend, name});
       cases.push_back({backend, name, DType::F64, 1e-6});
     }

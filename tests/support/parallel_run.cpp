@@ -118,6 +118,9 @@ ModelConfig tiny_fp8_model(const std::string& kind, Fp8Recipe recipe) {
   config.head_dim = 0;
   config.ffn_size = config.family == Family::Bloom ? 0 : 96;
   if (kind == "retnet") config.value_size = 128;
+  if (config.latent)
+    config.latent = LatentConfig{
+        .query_rank = 32, .rank = 48, .plain_dim = 16, .rotary_dim = 16, .value_dim = 16};
   config.fp8.recipe = recipe;
   config.complete_and_check();
   return config;
@@ -125,9 +128,9 @@ ModelConfig tiny_fp8_model(const std::string& kind, Fp8Recipe recipe) {
 
 const std::vector<std::string>& tiny_models() {
   static const std::vector<std::string> kinds = {
-      "gpt2",  "llama-tied",   "llama-untied", "llama-gqa", "qwen2",  "qwen3",
-      "bloom", "bloom-untied", "olmo2",        "olmo3",     "retnet", "mixtral",
-      "olmoe", "qwen3_moe",    "dots1",        "glm4_moe"};
+      "gpt2",  "llama-tied",   "llama-untied", "llama-gqa", "qwen2",      "qwen3",
+      "bloom", "bloom-untied", "olmo2",        "olmo3",     "retnet",     "mixtral",
+      "olmoe", "qwen3_moe",    "dots1",        "glm4_moe",  "deepseek_v3"};
   return kinds;
 }
 
@@ -167,6 +170,9 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
     config.kv_heads = heads / 2;
     config.qk_norm = true;
   }
+  if (kind == "deepseek_v3")
+    config.latent =
+        LatentConfig{.query_rank = 6, .rank = 8, .plain_dim = 4, .rotary_dim = 2, .value_dim = 3};
   if (kind == "retnet") config.value_size = 3 * config.hidden_size / 2;
   if (config.family != Family::Bloom) config.ffn_size = 24;
   config.max_positions = 32;

@@ -23,6 +23,9 @@ std::string field_text(Family value) { return std::string(to_string(value)); }
 std::string field_text(const std::optional<RopeScaling>& value) {
   return value ? fmt::format("{} x {}", to_string(value->type), value->factor) : "none";
 }
+std::string field_text(const std::optional<LatentConfig>& value) {
+  return value ? fmt::format("{} + {}", value->rank, value->rotary_dim) : "none";
+}
 std::string field_text(const std::optional<ExpertsConfig>& value) {
   return value ? fmt::format("{} of {}", value->chosen, value->count) : "none";
 }
@@ -55,6 +58,7 @@ std::string dimensions_table(const ModelConfig& config) {
     if (!rotary && name.starts_with("rope_")) return;
     if (!windows && (name == "sliding_window" || name == "layer_types")) return;
     if (!values && name == "value_size") return;
+    if (!config.latent && name == "latent") return;
     if (!config.experts && name == "experts") return;
     if (!config.qk_norm && name == "qk_norm") return;
     if (!config.is_classifier() && (name == "labels" || name == "pad_token")) return;
@@ -79,6 +83,11 @@ nlohmann::ordered_json config_json(const ModelConfig& model) {
           else
             config[name][key] = value;
         });
+    } else if constexpr (std::is_same_v<Field, std::optional<LatentConfig>>) {
+      config[name] = nullptr;
+      if (field)
+        visit_latent_fields(*field,
+                            [&](const char* key, const auto& value) { config[name][key] = value; });
     } else if constexpr (std::is_same_v<Field, std::optional<ExpertsConfig>>) {
       config[name] = nullptr;
       if (field)

@@ -5,9 +5,9 @@
 namespace kintsugi {
 
 std::span<const FamilyInfo* const> all_families() {
-  static constexpr std::array families = {&kGpt2,     &kLlama, &kQwen2,  &kQwen3,   &kBloom,
-                                          &kOlmo2,    &kOlmo3, &kRetnet, &kMixtral, &kOlmoe,
-                                          &kQwen3Moe, &kDots1, &kGlm4Moe};
+  static constexpr std::array families = {&kGpt2,     &kLlama, &kQwen2,   &kQwen3,     &kBloom,
+                                          &kOlmo2,    &kOlmo3, &kRetnet,  &kMixtral,   &kOlmoe,
+                                          &kQwen3Moe, &kDots1, &kGlm4Moe, &kDeepseekV3};
   return families;
 }
 

@@ -41,7 +41,7 @@ struct FamilyInfo {
 };
 
 extern const FamilyInfo kGpt2, kLlama, kQwen2, kQwen3, kBloom, kOlmo2, kOlmo3, kRetnet, kMixtral,
-    kOlmoe, kQwen3Moe, kDots1, kGlm4Moe;
+    kOlmoe, kQwen3Moe, kDots1, kGlm4Moe, kDeepseekV3;
 
 std::span<const FamilyInfo* const> all_families();
 const FamilyInfo& family_info(Family family);

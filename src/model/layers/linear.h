@@ -31,6 +31,7 @@ class Linear {
     return in_fp8(run) ? fp8_.gradient_maxima(run) : Maxima();
   }
 
+  // W on this rank, in the run's precision, without adapters.
   Tensor weight(const LayerRun& run) const {
     return fp8_.on() ? fp8_.rounded_weight(run) : run.store().weight(weight_, shape_);
   }

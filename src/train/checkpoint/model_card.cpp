@@ -64,6 +64,9 @@ void add_architecture(std::string& text, const ModelConfig& model, std::int64_t 
   table.row("hidden size", "{}", model.hidden_size);
   table.row("attention heads", "{} of size {}, {} for keys and values", model.heads, model.head_dim,
             model.kv_heads);
+  if (model.latent)
+    table.row("latents", "{} of keys and values, {} of queries, {} rotated", model.latent->rank,
+              model.latent->query_rank, model.latent->rotary_dim);
   if (!model.experts || !model.experts->dense_layers.empty())
     table.row("MLP size", "{}", model.ffn_size);
   if (model.experts)
