@@ -20,6 +20,9 @@ FAMILIES = {
     "qwen3_moe": "kv_heads: 2, experts: {count: 8, chosen: 3, size: 32}",
     "dots1": "experts: {count: 8, chosen: 2, size: 32, shared: 1, dense_layers: [0], scale: 2.5}",
     "glm4_moe": "kv_heads: 2, experts: {count: 8, chosen: 2, size: 32, shared: 1, dense_layers: [0]}",
+    "deepseek_v3": "latent: {query_rank: 24, rank: 16, plain_dim: 16, rotary_dim: 8, value_dim: 16}, "
+                   "experts: {count: 8, chosen: 2, size: 32, shared: 1, dense_layers: [0], scale: 2.5, "
+                   "groups: 4, top_groups: 2}",
 }
 
 

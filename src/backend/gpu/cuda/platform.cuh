@@ -329,6 +329,14 @@ __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 #endif
 }
+// Adds numbers to memory at a multiple of 16 bytes, without waiting for it.
+__device__ inline void add_to_memory(float* address, const float (&x)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address),
+               "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+#endif
+}
 // What this thread has written to shared memory can be read by products after a barrier.
 __device__ inline void publish_to_products() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
