@@ -1,9 +1,9 @@
 // Random layouts on GPUs, under mpirun: compares training on many ranks with training on one rank
 // of the same GPU.
-//   scripts/share_gpu.sh mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE | FROM]
+//   scripts/share_gpu.sh mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE;CASE… | FROM]
 // Draws random cases with SEED for the number of ranks that were started, and chooses up to COUNT
 // of them that cover as many pairs of features as possible. Every case runs in fp32 (at most 10
-// steps) and in bf16. CASE runs only this case; FROM skips the cases before this index.
+// steps) and in bf16. CASE runs only these cases; FROM skips the cases before this index.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
 #include <unordered_set>
 
 #include "backend/gpu/gpu_backend.h"
@@ -79,8 +80,8 @@ Grid grid_of(const LayoutCase& one) {
 void sort_by_grid(std::vector<LayoutCase>& cases) {
   const auto key = [](const LayoutCase& one) {
     const Grid grid = grid_of(one);
-    return std::array{grid.tp, grid.cp, grid.dp, grid.pp, grid.shard(), grid.kv_copies,
-                      grid.experts};
+    return std::array{grid.tp,      grid.cp,        grid.dp,     grid.pp,
+                      grid.shard(), grid.kv_copies, grid.experts};
   };
   std::stable_sort(cases.begin(), cases.end(),
                    [&](const LayoutCase& a, const LayoutCase& b) { return key(a) < key(b); });
@@ -199,15 +200,21 @@ class Suite {
   std::optional<Groups> groups_;
 };
 
+std::vector<LayoutCase> parse_cases(const std::string& text) {
+  std::vector<LayoutCase> cases;
+  std::istringstream all(text);
+  for (std::string one; std::getline(all, one, ';');) cases.push_back(parse_layout_case(one));
+  return cases;
+}
+
 int run(World& hosts, std::size_t count, std::uint64_t seed, std::int64_t steps,
         const std::string& which) {
   const bool numbered = which.find_first_not_of("0123456789") == std::string::npos;
   const std::string text = numbered ? "" : which;
   const std::size_t first = numbered && !which.empty() ? std::stoul(which) : 0;
   Suite suite(hosts, steps, !text.empty() || std::getenv("KINTSUGI_VERBOSE") != nullptr);
-  std::vector<LayoutCase> cases = text.empty()
-                                      ? choose_cases(hosts.size(), count, seed, suite.reports())
-                                      : std::vector<LayoutCase>{parse_layout_case(text)};
+  std::vector<LayoutCase> cases =
+      text.empty() ? choose_cases(hosts.size(), count, seed, suite.reports()) : parse_cases(text);
   sort_by_grid(cases);
   for (std::size_t i = first; i < cases.size(); ++i) {
     for (const DType precision : {DType::F32, DType::BF16}) suite.run(cases[i], precision);

@@ -21,6 +21,7 @@
 namespace kintsugi {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -214,6 +215,13 @@ TEST_F(EmulatedRun, SaysWhatIsWrongWithAMachine) {
               HasSubstr("is a gfx1100, and this program has code for gfx90a gfx942 only"));
   EXPECT_THAT(error("KINTSUGI_STAND_IN_GPUS=0"), HasSubstr("no AMD GPU can be used: libamdhip64.so "
                                                            "finds none"));
+  // A file that is no library hides the stand-in.
+  for (const char* name :
+       {"librocblas.so", "librocblas.so.5", "librocblas.so.4", "librocblas.so.0"})
+    directory_.write(std::string("broken/") + name, "no library");
+  EXPECT_THAT(error("LD_LIBRARY_PATH=broken"),
+              AllOf(HasSubstr("matmuls need rocBLAS: "), HasSubstr("librocblas.so"),
+                    HasSubstr("; load the module of ROCm or add its lib to LD_LIBRARY_PATH")));
 }
 
 // The real one, which finds no runtime or no device where CI runs.
