@@ -215,7 +215,8 @@ TEST_F(EmulatedRun, SaysWhatIsWrongWithAMachine) {
               HasSubstr("is a gfx1100, and this program has code for gfx90a gfx942 only"));
   EXPECT_THAT(error("KINTSUGI_STAND_IN_GPUS=0"), HasSubstr("no AMD GPU can be used: libamdhip64.so "
                                                            "finds none"));
-  // A file that is no library hides the stand-in.
+  // Files that are no libraries hide the stand-in.
+  std::filesystem::create_directory(directory_ / "broken");
   for (const char* name :
        {"librocblas.so", "librocblas.so.5", "librocblas.so.4", "librocblas.so.0"})
     directory_.write(std::string("broken/") + name, "no library");
