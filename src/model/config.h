@@ -121,14 +121,19 @@ struct ExpertsConfig {
   bool operator==(const ExpertsConfig&) const = default;
 };
 
+// Which tokens the balance loss counts: those of the same sequence, or of the last optimizer step.
+enum class BalanceScope : std::uint8_t { Sequence, Batch };
+
 // How experts are kept in balance while they are trained.
 struct BalanceConfig {
-  double loss = 0;        // coefficient of the balance loss of each sequence
+  double loss = 0;  // coefficient of the balance loss
+  BalanceScope scope = BalanceScope::Sequence;
   double z_loss = 0;      // coefficient of the mean of log^2 Z of the router's logits
   double bias_speed = 0;  // what a step adds to or takes from the biases of routers
   // An expert computes at most so many times the mean number of choices of each sequence; 0: all.
   double capacity = 0;
   std::int64_t statistics_every = 0;  // steps between records of the loads; 0: never
+  bool counts_last_step() const { return loss > 0 && scope == BalanceScope::Batch; }
   bool operator==(const BalanceConfig&) const = default;
 };
 

@@ -59,6 +59,9 @@ struct MicroBatch {
   // (layers, experts), in accumulator precision: to count how often tokens choose each expert;
   // empty: not counted
   Tensor expert_counts = {};
+  // (layers, experts), the same: how often the last step chose them, divided by the mean of a
+  // layer; only with BalanceConfig::counts_last_step
+  Tensor expert_loads = {};
 
   // The backward computes the gradients of this times the sum of the losses; 0: none follows.
   double gradient_scale = 0;

@@ -150,6 +150,7 @@ struct ExpertsSpec {
   double scale = 1;
   // Losses that keep the experts in balance (BalanceConfig), and the row of expert_counts:
   double balance_loss = 0, z_loss = 0;
+  bool counts_last_step = false;
   double capacity = 0;  // BalanceConfig
   int layer = 0;
   std::optional<MlpSpec> shared = {};  // an MLP for all tokens beside the experts

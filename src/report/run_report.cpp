@@ -125,7 +125,8 @@ RunReport read_run(const fs::path& given) {
           .status = status.is_object() ? std::move(status) : ReportJson::object(),
           .goodput = std::move(history.goodput),
           .goodput_problem = std::move(history.problem),
-          .last_steps = last_records(directory / "metrics.jsonl")};
+          .last_steps = last_records(directory / "metrics.jsonl"),
+          .experts = read_expert_history(directory / "experts.jsonl")};
 }
 
 std::string report_text(const RunReport& run) {
@@ -153,6 +154,12 @@ std::string report_text(const RunReport& run) {
                         value_text(status["straggler"], "rank", "?"),
                         value_text(status["straggler"], "node", "?"),
                         loss_text(number_at(status["straggler"], "ratio")));
+  for (const ExpertHistory::Layer* layer : worst_layers(run.experts, 1))
+    text += fmt::format(
+        "  experts: layer {} is the least even: {:.2f} × the mean load, entropy {:.3f}, {} of {} "
+        "experts idle (step {})\n",
+        layer->number, layer->max_load.back(), layer->entropy.back(), layer->idle.back(),
+        run.experts.experts, run.experts.steps.back());
   if (std::error_code unknown; fs::exists(run.directory / "tensorboard", unknown))
     text += fmt::format("  charts: tensorboard --logdir {}\n",
                         (run.directory / "tensorboard").string());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "report/goodput.h"
+#include "report/runs/expert_history.h"
 #include "report/runs/run_summary.h"
 
 namespace kintsugi {
@@ -18,6 +19,7 @@ struct RunReport {
   Goodput goodput = {};
   std::string goodput_problem = {};                     // why goodput.jsonl was not read
   std::vector<nlohmann::ordered_json> last_steps = {};  // the last records of metrics.jsonl
+  ExpertHistory experts = {};
 };
 
 // Reads status.json, goodput.jsonl and the end of metrics.jsonl. Lines that are damaged are left

@@ -114,10 +114,14 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
     fp8_statistics_ = arena_.allocate(
         Region::Workspace, "fp8 statistics", DType::F32,
         {static_cast<std::int64_t>(fp8_sites(model_spec(options.model)).size()), 3, 4});
-  for (Tensor* const sums : {&experts_.counts, &experts_.bias_steps})
-    if (options.model.experts && (sums == &experts_.counts || balances_experts()))
-      *sums = arena_.allocate(Region::Workspace, "expert counts", accumulator_of(options.precision),
-                              {options.model.layers, options.model.experts->count});
+  const auto per_expert = [&](bool used) {
+    if (!used) return Tensor();
+    return arena_.allocate(Region::Workspace, "expert counts", accumulator_of(options.precision),
+                           {options.model.layers, options.model.experts->count});
+  };
+  experts_ = {.counts = per_expert(options.model.experts.has_value()),
+              .bias_steps = per_expert(options.model.balance.bias_speed > 0),
+              .loads = per_expert(options.model.balance.counts_last_step())};
   if (options.skip_step)
     loss_total_ =
         arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
@@ -154,6 +158,7 @@ void Engine::prepare() {
   sharding_.zero_state();
   optimizer_.zero_state();
   upload_constants();
+  set_balance_counts({});
 }
 
 void Engine::upload_constants() {
@@ -260,9 +265,30 @@ std::vector<double> Engine::total_expert_counts() {
   return counts;
 }
 
+void Engine::balance_experts(std::span<const double> total_counts) {
+  if (experts_.bias_steps) move_biases(total_counts);
+  set_balance_counts(total_counts);
+}
+
+// From integers, so that all ranks have the same loads, rounded once.
+void Engine::set_balance_counts(std::span<const double> total_counts) {
+  if (!experts_.loads) return;
+  const auto all = static_cast<std::size_t>(experts_.loads.elements()),
+             experts = static_cast<std::size_t>(options_.model.experts->count);
+  KINTSUGI_CHECK(total_counts.empty() || total_counts.size() == all, "counts of {} experts, not {}",
+                 total_counts.size(), all);
+  std::vector<double> loads(all, 1.0);
+  for (std::size_t i = 0; i < total_counts.size(); ++i) {
+    const auto counts = total_counts.subspan(i / experts * experts, experts);
+    const double sum = std::accumulate(counts.begin(), counts.end(), 0.0);
+    if (sum > 0) loads[i] = total_counts[i] * static_cast<double>(experts) / sum;
+  }
+  upload_numbers(experts_.loads, loads);
+}
+
 // Every rank computes the same from integers and updates the biases that it stores: no rank sends
 // them.
-void Engine::balance_experts(std::span<const double> total_counts) {
+void Engine::move_biases(std::span<const double> total_counts) {
   const auto experts = static_cast<std::size_t>(options_.model.experts->count);
   std::vector<double> steps;
   for (std::size_t layer = 0; layer < total_counts.size(); layer += experts) {
@@ -315,6 +341,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     micro.first_token += settings.first_sequence * context_shard_.length;
     micro.dropout = settings.dropout;
     micro.expert_counts = experts_.counts;
+    micro.expert_loads = experts_.loads;
     if (settings.fp8_statistics && micro.first) micro.fp8_statistics = fp8_statistics_;
     micro.repeatable = is_repeatable(micro);
     micro.dropout_seed =

@@ -132,10 +132,16 @@ class Engine {
   std::vector<double> expert_counts();
   // Those sums; all ranks call it.
   std::vector<double> total_expert_counts();
-  // Moves the biases of routers by BalanceConfig::bias_speed: up if the expert was chosen less
-  // often than the mean of its layer, down if more often. Only after a step that was not skipped.
+  // Follows the total counts of a step that was not skipped: moves the biases of routers, and sets
+  // the counts of the balance loss of the next step.
   void balance_experts(std::span<const double> total_counts);
-  bool balances_experts() const { return options_.model.balance.bias_speed > 0; }
+  bool balances_experts() const {
+    const BalanceConfig& balance = options_.model.balance;
+    return balance.bias_speed > 0 || balance.counts_last_step();
+  }
+  // With BalanceConfig::counts_last_step: total counts of the last step; empty: they were even.
+  // Part of the state of a run.
+  void set_balance_counts(std::span<const double> total_counts);
 
   // What the losses of the batch are divided by: its preference pairs, or its tokens with a loss,
   // or the sum of their weights. 0 if another rank counts the same sequences.
@@ -203,6 +209,9 @@ class Engine {
   void upload_constants();
   void upload_positions(const ContextShard& shard, std::int64_t sequences);  // without documents
   void sum_over_ranks(std::span<double> values);
+  // Moves the biases of routers by BalanceConfig::bias_speed: up if the expert was chosen less
+  // often than the mean of its layer, down if more often.
+  void move_biases(std::span<const double> total_counts);
   // Whether this rank's token losses count: every rank of a tensor group has the same ones.
   bool counts_losses() const { return groups_->coordinates.tp == 0 && pipeline_.is_last(); }
   // The same for loss_sums_: every context rank has the same pairs.
@@ -269,6 +278,7 @@ class Engine {
   struct {
     Tensor counts;      // (layers, experts)
     Tensor bias_steps;  // the same; what is added to biases
+    Tensor loads;       // the same; MicroBatch::expert_loads
   } experts_;
   StepScalars scalars_;
   Tensor loss_sums_;                     // (sums), as scalars_ declares them

@@ -1,4 +1,5 @@
 // The dashboard's page in a browser, with the real server and runs that grow.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -414,6 +415,13 @@ TEST_F(DashboardInBrowser, DrawsLayoutsSamplesAndProfiles) {
   append(runs / "first/events.jsonl",
          R"({"time_s": 1.7e9, "event": "spike", "step": 15, "message": "loss <i>9</i>"})"
          "\n");
+  append(runs / "first/experts.jsonl",
+         R"({"step": 10, "layers": [{"layer": 0, "max_load": 1, "choices": [4, 4]}, )"
+         R"({"layer": 3, "max_load": 1.5, "entropy": 0.8, "idle": 0, "choices": [2, 6]}]})"
+         "\n"
+         R"({"step": 20, "layers": [{"layer": 0, "max_load": 1, "choices": [4, 4]}, )"
+         R"({"layer": 3, "max_load": 2, "entropy": 0, "idle": 1, "choices": [0, 8]}]})"
+         "\n");
   // Damaged: more ranks than a page can draw.
   append(runs / "second/layout.json",
          R"({"ranks": 1000000000000, "grid": {"tp": 1000000000000}, "memory": {"device": [7]},)"
@@ -447,6 +455,26 @@ TEST_F(DashboardInBrowser, DrawsLayoutsSamplesAndProfiles) {
               HasSubstr("loss <i>9</i>"));
   EXPECT_EQ(evaluate("document.querySelector('.roofline').dataset.points"), "2");
   EXPECT_EQ(evaluate("document.querySelector('[data-category=Kernel]').style.width"), "75%");
+
+  // The worst layer is shown first; another one can be chosen, and the arrow keys read cells.
+  const std::string experts = "document.querySelector('#section-experts";
+  EXPECT_EQ(evaluate(experts + " select').value"), "layer 3");
+  EXPECT_EQ(evaluate(experts + " .note').textContent"),
+            "In step 20: busiest expert 2 × mean, entropy 0, 1 of 2 experts idle");
+  const auto read_cell = [&](int map) {
+    browser_->script(fmt::format(
+        "const map = document.querySelectorAll('.heat-map')[{}]; for (const key of ['ArrowDown', "
+        "'ArrowDown', 'ArrowLeft']) map.dispatchEvent(new KeyboardEvent('keydown', {{key}}))",
+        map));
+    return evaluate("document.getElementById('tooltip').textContent");
+  };
+  EXPECT_EQ(read_cell(0), "step 10 · layer 3, busiest expert · 1.5 × mean");
+  EXPECT_EQ(read_cell(1), "step 10 · expert 1 · 1.5 × mean");
+  browser_->script("const layer = " + experts +
+                   " select'); layer.value = 'layer 0';"
+                   "layer.dispatchEvent(new Event('change'))");
+  ASSERT_TRUE(wait_for("document.querySelectorAll('.heat-map canvas')[1].height > 0"));
+  EXPECT_EQ(read_cell(1), "step 10 · expert 1 · 1 × mean");
 
   // The damaged run takes nothing along, and the slower operation is the first line.
   browser_->script("document.querySelector('[data-run=second] input').click()");

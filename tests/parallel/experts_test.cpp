@@ -207,6 +207,30 @@ TEST(Experts, HaveBiasesInFp32InRunsOf16Bits) {
   }
 }
 
+// The counts of the last step belong to it, not to ranks and micro-batches.
+TEST(Experts, AreBalancedOverTheBatchAsInOneProcess) {
+  using enum PipelineKind;
+  for (const char* const kind : {"olmoe", "dots1"}) {
+    Training training = mixture_training(kind);
+    const Outcome by_sequence = trained({}, training, 4);
+    training.model.balance.scope = BalanceScope::Batch;
+    const Outcome alone = trained({}, training, 4);
+    EXPECT_NE(alone.losses, by_sequence.losses) << kind;
+    for (const RankLayout& layout :
+         {RankLayout{.tp = 2, .sequence_parallel = true}, RankLayout{.cp = 2},
+          RankLayout{.dp = 2, .zero = 3}, RankLayout{.pp = 3, .schedule = ZeroBubbleH1},
+          RankLayout{.dp = 4, .zero = 1, .experts = 4, .dispatch = Dispatch::AllToAll},
+          RankLayout{.dp = 2, .zero = 2, .experts = 2, .tp = 2, .cp = 2}})
+      expect_same(trained(layout, training, 4), alone,
+                  fmt::format("{}, {}", kind, to_string(layout)));
+    training.recompute = Recompute::Full;
+    for (const std::int64_t micro : {1, 6}) {
+      training.micro = micro;
+      expect_same(trained({}, training, 4), alone, fmt::format("{}, micro {}", kind, micro));
+    }
+  }
+}
+
 // One rank, with weights of the routers that are all `router`; otherwise random.
 struct OneRank {
   Training training;
@@ -220,12 +244,29 @@ struct OneRank {
       if (zero_routers && store.set()[i].group == ParameterGroup::Router)
         backend->fill(store.weight(i), 0.0);
   }
-  StepResult step(std::int64_t number, bool with_targets) {
+  StepResult step(std::int64_t number, bool with_targets, double lr = 1e-2) {
+    const std::vector<std::int32_t> ids = tokens(), none(ids.size(), -1);
+    return engine.step({.ids = ids, .targets = with_targets ? ids : none},
+                       {.step = number, .lr = lr});
+  }
+  static std::vector<std::int32_t> tokens() {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(12 * 8));
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 7 % 23);
-    const std::vector<std::int32_t> none(ids.size(), -1);
-    return engine.step({.ids = ids, .targets = with_targets ? ids : none},
-                       {.step = number, .lr = 1e-2});
+    return ids;
+  }
+  std::span<double> weight(const std::string& name) const {
+    return numbers(name, &ParameterStore::weight);
+  }
+  std::span<double> gradient(const std::string& name) const {
+    return numbers(name, &ParameterStore::gradient);
+  }
+
+ private:
+  std::span<double> numbers(const std::string& name,
+                            Tensor (ParameterStore::*of)(int) const) const {
+    const ParameterStore& store = engine.sharding().store();
+    const Tensor x = (store.*of)(store.set().index(name));
+    return {x.as<double>(), static_cast<std::size_t>(x.elements())};
   }
 };
 
@@ -241,6 +282,107 @@ TEST(Experts, HaveBalanceLossesOfTheFormula) {
   for (std::size_t layer = 0; layer < 3; ++layer)
     for (std::size_t expert = 0; expert < 4; ++expert)
       EXPECT_EQ(counts[layer * 4 + expert], expert < 2 ? 12 * 8 : 0) << layer << ", " << expert;
+}
+
+// The probabilities of a token's experts in the only layer of a model whose attention is silent:
+// the router reads the norm of its embedding.
+std::vector<double> probabilities_of(const OneRank& one, std::int32_t token) {
+  const ModelConfig& model = one.training.model;
+  const auto hidden = static_cast<std::size_t>(model.hidden_size),
+             experts = static_cast<std::size_t>(model.experts->count);
+  const auto row = [&](const std::string& name, std::size_t i) {
+    return one.weight(name).subspan(i * hidden, hidden);
+  };
+  const auto x = row("model.embed_tokens.weight", static_cast<std::size_t>(token)),
+             scale = row("model.layers.0.post_attention_layernorm.weight", 0);
+  const double square = std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
+  const double rms = std::sqrt(square / static_cast<double>(hidden) + model.norm_eps);
+  std::vector<double> scores(experts, 0.0);
+  for (std::size_t e = 0; e < experts; ++e) {
+    const auto router = row("model.layers.0.block_sparse_moe.gate.weight", e);
+    for (std::size_t i = 0; i < hidden; ++i) scores[e] += router[i] * x[i] / rms * scale[i];
+    scores[e] = std::exp(scores[e]);
+  }
+  const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
+  for (double& score : scores) score /= sum;
+  return scores;
+}
+
+// A model of one layer whose attention is silent, with large routers.
+struct BalancedByBatch : OneRank {
+  BalancedByBatch() : OneRank(one_layer(), false) {
+    std::ranges::fill(weight("model.layers.0.self_attn.o_proj.weight"), 0.0);
+    for (double& w : weight("model.layers.0.block_sparse_moe.gate.weight")) w *= 20;
+  }
+  static Training one_layer() {
+    Training training = mixture_training("mixtral");
+    training.model = tiny_model("mixtral", 1);
+    training.model.balance = {.loss = 0.05, .scope = BalanceScope::Batch};
+    return training;
+  }
+};
+
+// loss = E / (k N) sum over experts of n(e) times the mean of p(e), with the n of the step before;
+// an even count has the loss 1.
+TEST(Experts, HaveABalanceLossOfTheLastStep) {
+  BalancedByBatch one;
+  std::vector<double> n(4, 0.0), mean(4, 0.0);
+  for (const std::int32_t token : OneRank::tokens()) {
+    const std::vector<double> p = probabilities_of(one, token);
+    for (std::size_t e = 0; e < 4; ++e) {
+      mean[e] += p[e] / (12 * 8);
+      n[e] += std::ranges::count_if(p, [&](double other) { return other > p[e]; }) < 2 ? 1 : 0;
+    }
+  }
+  const double expected =
+      0.05 * 4 / (2.0 * 12 * 8) * std::inner_product(n.begin(), n.end(), mean.begin(), 0.0);
+  EXPECT_GT(expected, 1.005 * 0.05) << "the routers prefer some experts";
+  const auto loss = [&](std::int64_t step) {
+    return value_of(one.step(step, true, 0.0).scalars, "balance_loss");
+  };
+  EXPECT_NEAR(loss(1), 0.05, 1e-14) << "the first step counts evenly";
+  EXPECT_NEAR(loss(2), expected, 1e-14);
+  one.engine.evaluate({.ids = std::vector<std::int32_t>(12 * 8, 5),
+                       .targets = std::vector<std::int32_t>(12 * 8, 5)});
+  EXPECT_NEAR(loss(3), expected, 1e-14) << "after a validation";
+  const std::vector<std::int32_t> others(12 * 8, 5);
+  const StepResult skipped =
+      one.engine.step({.ids = others, .targets = others},
+                      {.step = 4, .lr = 0, .loss_scale = std::numeric_limits<double>::infinity()});
+  EXPECT_TRUE(skipped.skipped());
+  EXPECT_NEAR(loss(5), expected, 1e-14) << "after a step that was skipped";
+  one.engine.set_balance_counts({});
+  EXPECT_NEAR(loss(6), 0.05, 1e-14);
+}
+
+// The gradient of the loss with given counts, by finite differences of what the metric says.
+TEST(Experts, HaveTheGradientOfTheBalanceLossOfTheLastStep) {
+  BalancedByBatch one;
+  const std::vector<double> counts = {70, 2, 100, 20};
+  const auto loss = [&](std::int64_t step) {
+    one.engine.set_balance_counts(counts);
+    return value_of(one.step(step, false, 0.0).scalars, "balance_loss");  // summed over the tokens
+  };
+  for (const char* const name :
+       {"model.layers.0.block_sparse_moe.gate.weight", "model.embed_tokens.weight"}) {
+    loss(1);
+    const std::vector<double> gradient(one.gradient(name).begin(), one.gradient(name).end());
+    double largest = 0;
+    for (const std::size_t i : {0, 5, 17, 40}) {
+      constexpr double kStep = 1e-5;
+      double& w = one.weight(name)[i];
+      const double before = w;
+      w = before + kStep;
+      const double above = loss(2);
+      w = before - kStep;
+      const double below = loss(3);
+      w = before;
+      const double slope = (above - below) / (2 * kStep);
+      EXPECT_NEAR(12 * 8 * gradient[i], slope, 1e-7 + 1e-6 * std::abs(slope)) << name << ", " << i;
+      largest = std::max(largest, std::abs(slope));
+    }
+    EXPECT_GT(largest, 1e-3) << name;
+  }
 }
 
 // All tokens choose experts 0 and 1, which compute 2 of the 8 choices of a sequence each.

@@ -158,6 +158,36 @@ TEST_F(Markdown, LevelsOfEnergyAreKeptApart) {
             HasSubstr("- a: CO2e 1.5 kg (location-based), for the GPUs\n")));
 }
 
+TEST_F(Markdown, TheLeastEvenLayersAreListed) {
+  write_synthetic_run(directory_ / "a", {});
+  const auto layer = [](int number, double load) {
+    return fmt::format(R"({{"layer":{},"max_load":{},"entropy":0.5,"idle":1,"choices":[1,2]}})",
+                       number, load);
+  };
+  std::ofstream file(directory_ / "a/experts.jsonl");
+  for (const int step : {10, 20}) {
+    file << fmt::format(R"({{"step":{},"layers":[)", step);
+    for (int number = 0; number < 7; ++number)
+      file << (number > 0 ? "," : "") << layer(number, 1 + number * step / 100.0);
+    file << "]}\n";
+  }
+  file << R"({"step":30,"layers":[)" << layer(0, 1.25);
+  for (int number = 1; number < 7; ++number) file << "," << layer(number, 1 + 0.01 * number);
+  file << "]}\n";
+  file.close();
+  EXPECT_THAT(
+      to_markdown(read()),
+      HasSubstr("| run | layer | step | busiest expert | entropy | idle | experts | busiest "
+                "so far |\n"
+                "| --- | --: | --: | --: | --: | --: | --: | --: |\n"
+                "| a | 0 | 30 | 1.25 | 0.500 | 1 | 2 | 1.25 |\n"
+                "| a | 6 | 30 | 1.06 | 0.500 | 1 | 2 | 2.20 |\n"
+                "| a | 5 | 30 | 1.05 | 0.500 | 1 | 2 | 2.00 |\n"
+                "| a | 4 | 30 | 1.04 | 0.500 | 1 | 2 | 1.80 |\n"
+                "| a | 3 | 30 | 1.03 | 0.500 | 1 | 2 | 1.60 |\n"
+                "\n"));
+}
+
 TEST_F(Markdown, EventsAreListed) {
   write_synthetic_run(directory_ / "a", {});
   directory_.write("a/events.jsonl",

@@ -67,6 +67,11 @@ FileParser run_view() {
                         "{\"ranks\":2,\"nodes\":[\"n1\"],\"node_of_rank\":[0,0],\"memory\":{},"
                         "\"model\":{\"family\":\"llama\",\"parameters\":1000}}"},
                        {"run/ranks.json", "{\"step\":5,\"seconds\":[1,2]}"},
+                       {"run/experts.jsonl",
+                        "{\"step\":10,\"layers\":[{\"layer\":1,\"max_load\":1.5,\"entropy\":0.9,"
+                        "\"idle\":0,\"choices\":[3.0,1.0]}]}\n"
+                        "{\"step\":20,\"layers\":[{\"layer\":1,\"max_load\":1,\"entropy\":1,"
+                        "\"idle\":0,\"choices\":[2.0,2.0]}]}\n"},
                        {"run/samples.jsonl", "{\"step\":1,\"prompt\":\"p\",\"text\":\"t\"}\n"},
                        {"run/events.jsonl", "{\"time_s\":1,\"event\":\"spike\",\"step\":4}\n"},
                        {"run/energy.json",

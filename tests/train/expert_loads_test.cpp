@@ -85,29 +85,59 @@ std::vector<float> stored_biases(const std::filesystem::path& checkpoint) {
   return biases;
 }
 
+// A run of six steps, and one that continues its checkpoint of step 3.
+struct TwoRuns {
+  TemporaryDirectory directory;
+  std::filesystem::path whole = directory / "whole/checkpoints",
+                        resumed = directory / "resumed/checkpoints";
+
+  explicit TwoRuns(const std::string& keys) {
+    const std::string corpus = directory.write("corpus.txt", small_corpus(200)),
+                      train = keys + ", eval_every: 2, checkpoint_every: 3, steps: 6";
+    const CapturedLog captured;
+    run_training(biased_config(corpus, whole.parent_path(), train));
+    std::filesystem::copy(
+        whole.parent_path(), resumed.parent_path(),
+        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+    for (const char* const later : {"step-00000006", "state/step-00000006", "latest"})
+      std::filesystem::remove_all(resumed / later);
+    std::filesystem::create_symlink("step-00000003", resumed / "latest");
+    run_training(biased_config(corpus, resumed.parent_path(), train));
+  }
+};
+
 TEST(ExpertLoads, MoveBiasesThatAResumeContinues) {
-  const TemporaryDirectory directory;
-  const std::string corpus = directory.write("corpus.txt", small_corpus(200));
-  const CapturedLog captured;
-  const std::string train = "precision: bf16, eval_every: 2, checkpoint_every: 3, steps: 6";
-  const std::filesystem::path whole = directory / "whole", resumed = directory / "resumed";
-  run_training(biased_config(corpus, whole, train));
-  std::filesystem::copy(
-      whole, resumed,
-      std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
-  const std::filesystem::path checkpoints = resumed / "checkpoints";
-  for (const char* const later : {"step-00000006", "state/step-00000006", "latest"})
-    std::filesystem::remove_all(checkpoints / later);
-  std::filesystem::create_symlink("step-00000003", checkpoints / "latest");
-  run_training(biased_config(corpus, resumed, train));
-  const std::vector<float> last = stored_biases(checkpoints / "step-00000006");
-  EXPECT_EQ(last, stored_biases(whole / "checkpoints/step-00000006"));
-  EXPECT_NE(last, stored_biases(whole / "checkpoints/step-00000003"));
+  const TwoRuns runs("precision: bf16");
+  const std::vector<float> last = stored_biases(runs.resumed / "step-00000006");
+  EXPECT_EQ(last, stored_biases(runs.whole / "step-00000006"));
+  EXPECT_NE(last, stored_biases(runs.whole / "step-00000003"));
   for (const float bias : last) {
     const double steps = std::round(bias / 0.001);
     EXPECT_NEAR(bias, 0.001 * steps, 1e-8) << "in bf16, it would be rounded";
     EXPECT_LE(std::abs(steps), 6);
   }
+}
+
+// The counts of step 3 are those of the loss in step 4.
+TEST(ExpertLoads, OfTheLastStepContinueTheBalanceLoss) {
+  const TwoRuns runs("balance: {loss: 1, scope: batch, statistics_every: 3}");
+  const char* const weights = "step-00000006/model.safetensors";
+  EXPECT_TRUE(read_text_file(runs.resumed / weights) == read_text_file(runs.whole / weights))
+      << "not the same bits";
+  const std::vector<double> counts = saved_state(runs.whole / "step-00000003").expert_counts;
+  std::ifstream records(runs.whole.parent_path() / "experts.jsonl");
+  std::string first;
+  std::getline(records, first);
+  const nlohmann::json record = nlohmann::json::parse(first);
+  std::vector<double> recorded;
+  for (const nlohmann::json& layer : record["layers"])
+    for (const double choices : layer["choices"]) recorded.push_back(choices);
+  EXPECT_EQ(counts, recorded);
+  // Checkpoints of older versions have none.
+  nlohmann::json state =
+      nlohmann::json::parse(read_text_file(runs.whole / "step-00000003/trainer.json"));
+  state.erase("expert_counts");
+  EXPECT_TRUE(state_from_json(state.dump(), "trainer.json").expert_counts.empty());
 }
 
 TEST(ExpertLoads, AreBalancedByBiasesWhereThereAreSome) {

@@ -178,7 +178,8 @@ std::string html_of_runs(const std::vector<fs::path>& directories) {
                     .compare = compact_json(compare_json(runs.readers()))};
   for (const SummaryReader* run : runs.readers()) {
     report.run.push_back({.id = run->summary().id,
-                          .view = compact_json(run_json(*run, runs.series())),
+                          .view = compact_json(run_json(*run, runs.series(),
+                                                        report_map_cells(runs.readers().size()))),
                           .profiles = profiles_of(run->directory())});
     runs.series().with(run->directory(), [&](const StepSeries& series) {
       report.run.back().series = report_series(series, runs.readers().size());

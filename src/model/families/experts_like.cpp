@@ -108,6 +108,7 @@ ExpertsSpec experts_spec(const ModelConfig& config, int layer, const ExpertNames
                    .scale = experts.scale,
                    .balance_loss = config.balance.loss,
                    .z_loss = config.balance.z_loss,
+                   .counts_last_step = config.balance.counts_last_step(),
                    .capacity = config.balance.capacity,
                    .layer = layer};
   if (names.bias) {

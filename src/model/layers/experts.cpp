@@ -205,6 +205,7 @@ class Experts final : public Sublayer {
                              options());
     if (const Tensor& all = run.batch.expert_counts)
       backend.bias_backward(all.select(0, spec_.layer), run[statistics_.chosen]);
+    if (spec_.counts_last_step) return balance_batch(run);
     if (spec_.balance_loss == 0) return;
     if (balances_without_bias()) count_without_bias(run);
     double tokens = static_cast<double>(run.size.length);
@@ -217,7 +218,22 @@ class Experts final : public Sublayer {
     backend.balance_loss(run.sum(kBalanceLoss), run[balance_], run[statistics_.chosen],
                          run[statistics_.probabilities], scale, scale * run.batch.gradient_scale);
   }
-  bool balances_without_bias() const { return !spec_.bias.empty() && spec_.balance_loss > 0; }
+  // The same with the counts of the last step: those of all sequences, which are known beforehand.
+  void balance_batch(const LayerRun& run) const {
+    const Tensor sum = run[statistics_.chosen].rows(0, 1);
+    run.backend().fill(sum, 0.0);
+    run.backend().bias_backward(sum.select(0, 0), run[statistics_.probabilities]);
+    run.backend().balance_loss(run.sum(kBalanceLoss), balance(run),
+                               run.batch.expert_loads.rows(spec_.layer, 1), sum, spec_.balance_loss,
+                               spec_.balance_loss * run.batch.gradient_scale);
+  }
+  Tensor balance(const LayerRun& run) const {
+    if (spec_.balance_loss == 0) return {};
+    return spec_.counts_last_step ? run[balance_].rows(0, 1) : run[balance_];
+  }
+  bool balances_without_bias() const {
+    return !spec_.bias.empty() && spec_.balance_loss > 0 && !spec_.counts_last_step;
+  }
   void count_without_bias(const LayerRun& run) const {
     RouteOptions options = this->options();
     options.groups = options.top_groups = 1;
@@ -228,8 +244,7 @@ class Experts final : public Sublayer {
   // One rank computes the gradients of the losses.
   RouteLosses losses(const LayerRun& run) const {
     if (!counts_ || !run.batch.training) return {};
-    return {.balance = spec_.balance_loss > 0 ? run[balance_] : Tensor(),
-            .z_loss = spec_.z_loss * run.batch.gradient_scale};
+    return {.balance = balance(run), .z_loss = spec_.z_loss * run.batch.gradient_scale};
   }
   void activate(const LayerRun& run) const {
     run.backend().expert_swiglu_forward(run[activated_], run[before_], weights(run), rows(run));
@@ -277,7 +292,7 @@ class Experts final : public Sublayer {
   } ordered_;
   Saved before_;     // (rows, 2 size): gate and up of each choice
   Saved activated_;  // (rows, size), times the weight of the choice
-  Saved balance_;    // (sequences, experts): gradients of the probabilities
+  Saved balance_;    // (sequences, experts): gradients of the probabilities; of a batch in row 0
   struct {
     Workspace chosen, probabilities;  // (sequences, experts)
     Workspace unbiased;               // (tokens, chosen): as ids_, for the balance loss

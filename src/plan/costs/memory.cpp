@@ -115,9 +115,9 @@ RegionBytes rank_memory(const PlanJob& job, const ModelLayers& model, const Layo
   const auto of_losses =
       static_cast<std::int64_t>(objective_scalars(job.z_loss, job.preference.has_value()).sums());
   workspace += (of_losses + (job.skip_step ? 1 : 0)) * wide;
-  if (job.model.experts)
-    workspace += (job.model.balance.bias_speed > 0 ? 2 : 1) * job.model.layers *
-                 job.model.experts->count * wide;
+  if (const BalanceConfig& balance = job.model.balance; job.model.experts)
+    workspace += (1 + (balance.bias_speed > 0 ? 1 : 0) + (balance.counts_last_step() ? 1 : 0)) *
+                 job.model.layers * job.model.experts->count * wide;
   return bytes;
 }
 

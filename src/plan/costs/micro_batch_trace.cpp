@@ -197,6 +197,10 @@ class Tracer {
                      .targets = numbers(),
                      .positions = numbers(),
                      .training = true};
+    if (job_.model.balance.counts_last_step())
+      batch.expert_loads =
+          arena.allocate(Region::Workspace, "expert loads", accumulator_of(job_.precision),
+                         {job_.model.layers, job_.model.experts->count});
     if (!job_.preference) return batch;
     const std::int64_t most = PreferenceLoss::most_sequences(tokens, scratch.layer_ranks().context);
     batch.pair_ranges = arena.allocate(Region::Workspace, "pairs", DType::I32, {most, 2});

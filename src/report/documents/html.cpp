@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "report/runs/expert_history.h"
 #include "report/runs/json_members.h"
 #include "report/runs/series_view.h"
 
@@ -80,6 +81,10 @@ std::size_t report_points(std::size_t keys, std::size_t runs) {
   const std::size_t bytes = std::min(kMostRunBytes, kMostBytes / std::max<std::size_t>(runs, 1));
   return std::clamp(bytes / (3 * kPointBytes * std::max<std::size_t>(keys, 1)), kLeastPoints,
                     kMostPoints);
+}
+
+std::size_t report_map_cells(std::size_t runs) {
+  return std::min(ExpertHistory::kMostCells, kMostBytes / 2 / std::max<std::size_t>(runs, 1));
 }
 
 std::string report_series(const StepSeries& series, std::size_t runs) {

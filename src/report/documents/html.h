@@ -33,6 +33,8 @@ struct HtmlReport {
 std::string report_series(const StepSeries& series, std::size_t runs);
 std::size_t report_points(std::size_t keys, std::size_t runs);
 inline constexpr std::size_t kMostReportRuns = 50;
+// For run_json: the maps of experts of all runs together take about 20 MB at most.
+std::size_t report_map_cells(std::size_t runs);
 
 // The data that the page reads instead of asking a server: the replies of the server's API.
 std::string report_data(const HtmlReport& report);

@@ -253,6 +253,30 @@ std::string energy_section(const DocumentRuns& runs) {
                  table, footprints);
 }
 
+std::string experts_section(const DocumentRuns& runs) {
+  Table table({Column::text("run"), Column::number("layer"), Column::number("step", "", "{:.0f}"),
+               Column::number("busiest expert", "", "{:.2f}"),
+               Column::number("entropy", "", "{:.3f}"), Column::number("idle", "", "{:.0f}"),
+               Column::number("experts"), Column::number("busiest so far", "", "{:.2f}")},
+              kMissing);
+  for (const DocumentRun& run : runs) {
+    const MarkdownJson& experts = json_at(run.view, "experts");
+    for (const MarkdownJson& index : json_at(experts, "worst")) {
+      const MarkdownJson& layer = experts["layers"][index.get<std::size_t>()];
+      const auto newest = [&](const char* key) { return layer[key].back().get<double>(); };
+      table.add({run.name, count_at(layer, "layer"), experts["steps"].back().get<double>(),
+                 newest("max_load"), newest("entropy"), newest("idle"),
+                 count_at(experts, "experts"),
+                 std::ranges::max(layer["max_load"].get<std::vector<double>>())});
+    }
+  }
+  return section("Experts",
+                 "The least even layers in the newest count: the load of the busiest expert "
+                 "relative to the mean, the entropy of the choices (1: even), and experts with "
+                 "less than 1 % of the mean.",
+                 table);
+}
+
 // Calls use(one) for the last `most` of a list, and notes how many are left out.
 template <class Use>
 void for_last(const MarkdownJson& list, std::size_t most, const std::string& run, const char* what,
@@ -344,7 +368,7 @@ std::string to_markdown(const MarkdownReport& report) {
   for (const std::string& one :
        {summary_section(runs), differences_section(runs, report.differences),
         loss_section(runs, report.table_steps), speed_section(runs), goodput_section(runs),
-        energy_section(runs), attempts_section(runs), events_section(runs)})
+        energy_section(runs), experts_section(runs), attempts_section(runs), events_section(runs)})
     if (!one.empty()) text += "\n" + one;
   return text;
 }

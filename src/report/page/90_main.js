@@ -20,6 +20,7 @@
     {id: 'goodput', title: 'Time', cards: GoodputPanel.cards},
     {id: 'memory', title: 'Memory', cards: MemoryPanel.cards},
     {id: 'ranks', title: 'Ranks', cards: RanksPanel.cards},
+    {id: 'experts', title: 'Experts', cards: ExpertsPanel.cards},
     {id: 'pipeline', title: 'Pipeline', cards: PipelinePanel.cards},
     {id: 'profile', title: 'Profile', cards: ProfilePanel.cards},
     {id: 'samples', title: 'Samples', cards: SamplesPanel.cards},
@@ -286,7 +287,7 @@
       refreshDetails().catch(fail);
     }, 10000);
   }
-  const kLiveSections = ['goodput', 'ranks', 'samples', 'events', 'compare'];
+  const kLiveSections = ['goodput', 'ranks', 'experts', 'samples', 'events', 'compare'];
   async function refreshDetails() {
     const mine = selection;
     const before = new Map(view.runs.map((id) => [id, JSON.stringify(parts(id))]));
@@ -303,8 +304,8 @@
   // What the live sections show of a run.
   function parts(id) {
     const detail = details.get(id) || {};
-    return [detail.goodput, detail.ranks, detail.samples, detail.events, detail.summary].map(
-        (part) => part ?? null);
+    const {goodput, ranks, experts, samples, events, summary} = detail;
+    return [goodput, ranks, experts, samples, events, summary].map((part) => part ?? null);
   }
   function firstRun() {
     const runs = [...list.runs.values()].sort(RunsList.orders.updated);

@@ -118,8 +118,10 @@ std::vector<SkippedFile> damaged_files(const fs::path& run, const StepSeries& se
   else if (const std::string damage = damage_of(series);
            metrics && metrics->size > 0 && !damage.empty())
     files.push_back({"metrics.jsonl", damage});
+  std::string problem = read_expert_history(run / "experts.jsonl").problem;
+  if (!problem.empty()) files.push_back({"experts.jsonl", problem});
   const FileText config = read_run_file(run / "config.yaml", kMostConfig);
-  std::string problem = config.problem;
+  problem = config.problem;
   if (problem.empty()) {
     config_values(config.text, &problem);
     if (!problem.empty()) problem = "was not used: " + problem;
@@ -165,7 +167,7 @@ std::vector<std::string> profile_names(const fs::path& run) {
   return names;
 }
 
-ViewJson run_json(const SummaryReader& run, SeriesCache& series) {
+ViewJson run_json(const SummaryReader& run, SeriesCache& series, std::size_t most_cells) {
   const fs::path& directory = run.directory();
   GoodputHistory history = read_goodput_history(directory);
   if (run.summary().state == "lost") history.goodput.mark_lost();
@@ -186,6 +188,7 @@ ViewJson run_json(const SummaryReader& run, SeriesCache& series) {
             {"problem", history.problem.empty() ? ViewJson(nullptr) : ViewJson(history.problem)}}},
           {"layout", read_json_object(directory / "layout.json", kMostObject)},
           {"ranks", read_json_object(directory / "ranks.json", kMostObject)},
+          {"experts", to_json(read_expert_history(directory / "experts.jsonl", most_cells))},
           {"samples", last_objects(directory / "samples.jsonl", kSamplesTail, kSamples)},
           {"events", last_objects(directory / "events.jsonl", kEventsTail, kEvents)},
           {"log", read_log_tail(directory).lines},

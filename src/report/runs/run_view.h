@@ -5,14 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "report/runs/expert_history.h"
 #include "report/runs/run_summary.h"
 #include "report/runs/series_view.h"
 
 namespace kintsugi {
 
 // Everything that is known of a run but its curves: the reply of /api/run. Files that are missing
-// or damaged are null, long ones are read from their end.
-nlohmann::ordered_json run_json(const SummaryReader& run, SeriesCache& series);
+// or damaged are null, long ones are read from their end. `most_cells`: of the maps of experts.
+nlohmann::ordered_json run_json(const SummaryReader& run, SeriesCache& series,
+                                std::size_t most_cells = ExpertHistory::kMostCells);
 
 // The files of a run of which something could not be read, once its series is known. Names are
 // those in the run directory.

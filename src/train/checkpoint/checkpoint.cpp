@@ -60,6 +60,7 @@ TrainerState state_from_json(const std::string& text, const std::string& source)
     if (json.contains("spikes"))
       state.spikes = {json["spikes"].at("losses").get<std::vector<double>>(),
                       json["spikes"].at("rewinds"), json["spikes"].at("last_step")};
+    state.expert_counts = json.value("expert_counts", std::vector<double>());
     if (state.recent.losses.size() != state.recent.norms.size())
       user_error("{} is not a trainer state: it has {} losses and {} norms", source,
                  state.recent.losses.size(), state.recent.norms.size());

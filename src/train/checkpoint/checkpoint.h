@@ -56,6 +56,7 @@ struct TrainerState {
   std::int64_t outliers = 0;     // the last consecutive outliers: RunHealth::outliers
   OutlierHistory::State recent;  // steps, with optimizer.skip_step
   SpikeHistory::State spikes;    // with train.spikes
+  std::vector<double> expert_counts = {};            // Engine::set_balance_counts
   std::vector<SkippedSamples> skipped_samples = {};  // of this stage, by rewinds
   bool operator==(const TrainerState&) const = default;
 };

@@ -341,6 +341,7 @@ std::string state_to_json(const TrainerState& state, DType precision, int indent
     json["spikes"] = {{"losses", state.spikes.losses},
                       {"rewinds", state.spikes.rewinds},
                       {"last_step", state.spikes.last_step}};
+  if (!state.expert_counts.empty()) json["expert_counts"] = state.expert_counts;
   if (!state.base.empty()) json["base"] = state.base;
   if (state.outliers > 0) json["outliers"] = state.outliers;
   if (!state.recent.losses.empty())

@@ -43,6 +43,8 @@ template <>
 inline constexpr EnumWords<3> kEnumWords<FastAccumulation> = {"forward", "all", "none"};
 template <>
 inline constexpr EnumWords<2> kEnumWords<AdapterKind> = {"none", "lora"};
+template <>
+inline constexpr EnumWords<2> kEnumWords<BalanceScope> = {"sequence", "batch"};
 
 // For types that have their own to_string and parse function.
 template <class T, T (*Parse)(std::string_view)>
@@ -245,6 +247,7 @@ void describe(auto& v, Fp8Config& c) {
 
 void describe(auto& v, BalanceConfig& c) {
   v("loss", c.loss, at_least(0));
+  v("scope", c.scope);
   v("z_loss", c.z_loss, at_least(0));
   v("bias_speed", c.bias_speed, at_least(0));
   v("capacity", c.capacity, at_least(0));

@@ -36,6 +36,7 @@ void ExpertLoads::after_step(const StepResult& result, std::int64_t step) {
   if (!balances && !are_due(step)) return;
   const std::vector<double> counts = run_.engine->total_expert_counts();
   if (balances) run_.engine->balance_experts(counts);
+  if (balances && run_.config.model.balance.counts_last_step()) run_.state.expert_counts = counts;
   if (are_due(step)) record(counts);
 }
 
@@ -63,7 +64,7 @@ void ExpertLoads::record(std::span<const double> counts) {
   run_.log->files().add_experts(line.dump() + "\n");
   if (2 * most_idle < model.experts->count || warned_) return;
   warned_ = true;
-  const bool biased = run_.engine->balances_experts();
+  const bool biased = model.balance.bias_speed > 0;
   log_warning(
       "step {}: {} of the {} experts of layer {} have hardly any tokens: raise train.balance.{} "
       "(now {:g}), or train.balance.z_loss if the logits of the router grow",

@@ -16,8 +16,9 @@ struct ExpertLoad {
 };
 ExpertLoad load_of(std::span<const double> counts);
 
-// Follows the loads of the experts: moves the biases of routers (train.balance.bias_speed) and
-// records the loads (train.balance.statistics_every). All ranks decide alike.
+// Follows the loads of the experts: moves the biases of routers (train.balance.bias_speed), keeps
+// the counts of the balance loss (train.balance.scope), and records the loads
+// (train.balance.statistics_every). All ranks decide alike.
 class ExpertLoads {
  public:
   explicit ExpertLoads(RunContext& run) : run_(run) {}

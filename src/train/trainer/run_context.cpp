@@ -45,6 +45,8 @@ void RunContext::continue_from_state() {
   batches = config.batches_after(before);
   record.step = state.step;
   record.tokens = state.tokens;
+  if (!config.model.balance.counts_last_step()) state.expert_counts.clear();
+  engine->set_balance_counts(state.expert_counts);
 }
 
 ProgressCall RunContext::noting_activity(Progress& progress) const {

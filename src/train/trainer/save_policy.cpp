@@ -284,8 +284,11 @@ void MemoryCopyPolicy::make() {
   const std::string text =
       fmt::format("{}\n{}\n{}", to_yaml(run_.config), run_.data->fingerprint(), run_.config.stage);
   // A number in JSON has at most 25 characters. The rest is for what grows with each rewind.
+  const ModelConfig& model = run_.config.model;
+  const std::int64_t counts =
+      model.balance.counts_last_step() ? model.layers * model.experts->count : 0;
   const auto numbers = static_cast<std::size_t>(2 * run_.config.optimizer.skip_step.window +
-                                                run_.config.train.spikes.window);
+                                                run_.config.train.spikes.window + counts);
   copies_ = std::make_unique<MemoryCopies>(
       *run_.engine,
       MemoryCopies::Options{
