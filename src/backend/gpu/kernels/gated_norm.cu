@@ -99,11 +99,6 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Rows<T> 
   });
 }
 
-template <int kVecs, int kLanes>
-unsigned blocks_for(std::int64_t rows, int packs) {
-  return static_cast<unsigned>(ceil_div<std::int64_t>(rows, norm_grid<kVecs, kLanes>(packs).teams));
-}
-
 }  // namespace
 
 void gated_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor gate,
@@ -122,7 +117,7 @@ void gated_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x,
     const bool aligned = p.y.aligned() && p.x.aligned() && p.gate.aligned();
     for_norm_backward<T, 4>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       launch_kernel(context.stream, forward_kernel<T, N, kVecs, kLanes>,
-                    blocks_for<kVecs, kLanes>(p.rows, packs),
+                    norm_blocks<kVecs, kLanes>(p.rows, packs),
                     norm_grid<kVecs, kLanes>(packs).threads, 0, p, packs);
     });
   });
@@ -145,7 +140,7 @@ void gated_norm_backward(const Context& context, Tensor dx, Tensor dgate, Tensor
         p.y.aligned() && p.x.aligned() && p.gate.aligned() && p.dgate.aligned() && p.dy.aligned();
     for_norm_backward<T, 4>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       launch_kernel(context.stream, backward_kernel<T, N, kVecs, kLanes>,
-                    blocks_for<kVecs, kLanes>(p.rows, packs),
+                    norm_blocks<kVecs, kLanes>(p.rows, packs),
                     norm_grid<kVecs, kLanes>(packs).threads, 0, p, packs);
     });
   });

@@ -106,12 +106,14 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>)
   maxima.finish();
 }
 
-template <class T, int N, int kVecs, int kLanes>
+template <class T, int N, int kVecs, int kLanes, bool kMaxima>
 void launch_forward(const Context& context, const Forward<T>& p, int packs) {
-  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-  const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
-  launch_overlapped(context, forward_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
-                    packs);
+  if constexpr (kMaxima)
+    launch_resident<kVecs, kLanes>(context, forward_maxima_kernel<T, N, kVecs, kLanes>, p, packs);
+  else
+    launch_overlapped(context, forward_kernel<T, N, kVecs, kLanes>,
+                      norm_blocks<kVecs, kLanes>(p.rows, packs),
+                      norm_grid<kVecs, kLanes>(packs).threads, 0, p, packs);
 }
 
 template <class T>
@@ -240,10 +242,9 @@ void sum_rows(const Context& context, const Tensor& sums, const Tensor& a, const
     const bool aligned = p.a.aligned() && p.b.aligned() && (!p.weight || aligned16(p.weight));
     const int width = static_cast<int>(a.extent(a.rank() - 1));
     for_norm_forward<T>(width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-      const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
-      launch_kernel(context.stream, row_sum_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
-                    packs);
+      launch_kernel(context.stream, row_sum_kernel<T, N, kVecs, kLanes>,
+                    norm_blocks<kVecs, kLanes>(p.rows, packs),
+                    norm_grid<kVecs, kLanes>(packs).threads, 0, p, packs);
     });
   });
 }
@@ -266,14 +267,9 @@ void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
     constexpr int kVec = kVecSize<T>;
     const auto launch = [&]<int N, int kVecs, int kLanes>(int packs) {
-      if constexpr (kFindsMaxima<T, N, kVecs, kLanes>)
-        if (maxima) {
-          clear_maxima(context, maxima);
-          return launch_resident<kVecs, kLanes>(context, forward_maxima_kernel<T, N, kVecs, kLanes>,
-                                                p, packs);
-        }
-      launch_forward<T, N, kVecs, kLanes>(context, p, packs);
-      if (maxima) find_maxima(context, maxima, y);
+      launch_with_maxima<kFindsMaxima<T, N, kVecs, kLanes>>(
+          context, y, maxima,
+          [&]<bool kMaxima>() { launch_forward<T, N, kVecs, kLanes, kMaxima>(context, p, packs); });
     };
     // Few rows, as in decoding: one access per thread.
     if (aligned && columns % kVec == 0 && columns > 32 * kVec && columns <= kRowBlock * kVec &&
@@ -304,13 +300,10 @@ void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, 
     Acc<T>* target = data_of<Acc<T>>(dweight);
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
     for_norm_backward<T, 4>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      if constexpr (kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2)
-        if (maxima) {
-          clear_maxima(context, maxima);
-          return launch_backward<T, N, kVecs, kLanes, true>(context, p, target, packs);
-        }
-      launch_backward<T, N, kVecs, kLanes, false>(context, p, target, packs);
-      if (maxima) find_maxima(context, maxima, dx);
+      constexpr bool kPossible = kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2;
+      launch_with_maxima<kPossible>(context, dx, maxima, [&]<bool kMaxima>() {
+        launch_backward<T, N, kVecs, kLanes, kMaxima>(context, p, target, packs);
+      });
     });
   });
 }

@@ -181,9 +181,7 @@ void launch_backward_maxima(const Context& context, const Tensor& dgate_up, cons
 }  // namespace
 
 void swiglu_forward(const Context& context, Tensor out, Tensor gate_up, Maxima maxima) {
-  if (maxima) {
-    clear_maxima(context, maxima);
-  }
+  if (maxima) clear_maxima(context, maxima);
   if (out.elements() == 0) return;
   visit_device_float(out.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
@@ -198,9 +196,7 @@ void swiglu_forward(const Context& context, Tensor out, Tensor gate_up, Maxima m
 
 void swiglu_backward(const Context& context, Tensor dgate_up, Tensor dout, Tensor gate_up,
                      Maxima maxima) {
-  if (maxima) {
-    clear_maxima(context, maxima);
-  }
+  if (maxima) clear_maxima(context, maxima);
   if (dout.elements() == 0) return;
   visit_device_float(dout.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
