@@ -21,7 +21,7 @@ void Checks::attention(const Tensor& out, const Tensor& lse, const Tensor& q, co
   this->heads(heads, kv_heads, o.alibi_slopes);
   KINTSUGI_CHECK(o.query_positions || queries <= keys, "{}: {} queries for {} keys", operation_,
                  queries, keys);
-  if (o.document_start) dense(o.document_start, {batch, queries}, DType::I32);
+  if (o.document_start) shaped(o.document_start, {batch, queries}, DType::I32);
 }
 
 // The table and positions of `tokens` tokens whose heads have `dim` elements.
