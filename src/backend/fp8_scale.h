@@ -29,11 +29,4 @@ constexpr Fp8Scale fp8_scale(std::uint32_t magnitude_bits, bool power_of_two) {
   return {scale, 1.0f / scale};
 }
 
-// Failure unless the operands of quantize() and matmul_fp8() fit together.
-void check_quantize(const Quantized& rows, const Quantized& columns, const Tensor& x,
-                    const QuantizeOptions& options);
-void check_maxima(const Maxima& maxima, const Tensor& x);
-void check_matmul_fp8(const Tensor& c, const Quantized& a, const Quantized& b,
-                      const MatmulOptions& options);
-
 }  // namespace kintsugi

@@ -50,7 +50,7 @@ class CostMeter {
 
 #define KINTSUGI_OPERATION(name, parameters, ...) \
   OperationCost name parameters {                 \
-    counter_.name(__VA_ARGS__);                   \
+    counter_.do_##name(__VA_ARGS__);              \
     return take();                                \
   }
 #include "backend/operations.def"

@@ -49,33 +49,15 @@ RetentionWorkspace::RetentionWorkspace(const Tensor& memory, DType dtype, const 
     dscores = cursor.take(dtype, {n.heads, chunks, chunk, chunk});
   }
   bytes = cursor.used;
-  KINTSUGI_CHECK(!memory || (memory.contiguous() && memory.bytes() >= bytes),
-                 "retention needs a workspace of {} bytes, got {}", bytes, memory.bytes());
 }
 
 RetentionSizes retention_sizes(const Tensor& x, const Tensor& y, const RetentionOptions& options) {
-  KINTSUGI_CHECK(x.rank() == 4 && y.rank() == 4 && x.dtype() == y.dtype() &&
-                     x.extent(0) == y.extent(0) && x.extent(1) == y.extent(1) &&
-                     x.extent(2) == y.extent(2),
-                 "retention of {} and {}", to_string(x.shape()), to_string(y.shape()));
-  const Tensor& decays = options.decays;
-  KINTSUGI_CHECK(decays && decays.dtype() == DType::F32 && decays.contiguous() &&
-                     decays.elements() == x.extent(2) && options.chunk >= 0,
-                 "retention: decays {} for {} heads", to_string(decays.shape()), x.extent(2));
   return {.batch = x.extent(0),
           .length = x.extent(1),
           .heads = x.extent(2),
           .k_dim = x.extent(3),
           .v_dim = y.extent(3),
           .chunk = options.chunk};
-}
-
-void check_retention_state(const Tensor& state, DType dtype, const RetentionSizes& n,
-                           bool optional) {
-  if (optional && !state) return;
-  KINTSUGI_CHECK(state.dtype() == accumulator_of(dtype) && state.contiguous() &&
-                     state.shape() == Shape({n.batch, n.heads, n.k_dim, n.v_dim}),
-                 "retention: a state of {} {}", to_string(state.dtype()), to_string(state.shape()));
 }
 
 }  // namespace kintsugi

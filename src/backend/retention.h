@@ -23,10 +23,7 @@ struct RetentionWorkspace {
 };
 
 // The sizes of a call with keys or queries x (batch, length, heads, k_dim) and values y (batch,
-// length, heads, v_dim). Checks both and the options.
+// length, heads, v_dim).
 RetentionSizes retention_sizes(const Tensor& x, const Tensor& y, const RetentionOptions& options);
-// Checks that a state has these sizes and accumulator precision. With `optional` it may be empty.
-void check_retention_state(const Tensor& state, DType dtype, const RetentionSizes& sizes,
-                           bool optional);
 
 }  // namespace kintsugi

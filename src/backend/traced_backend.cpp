@@ -37,6 +37,8 @@ TraceSpan copy_span(SpanKind kind, const char* name, const Tensor& x) {
       .kind = kind, .lane = "copies", .name = name, .bytes = static_cast<std::int64_t>(x.bytes())};
 }
 
+}  // namespace
+
 class TracedBackend final : public Backend {
  public:
   TracedBackend(std::unique_ptr<Backend> inner, Trace& trace)
@@ -100,17 +102,17 @@ class TracedBackend final : public Backend {
     phases_.pop_back();
   }
 
+ private:
 #define KINTSUGI_OPERATION(operation, parameters, ...)                                        \
-  void operation parameters override {                                                        \
+  void do_##operation parameters override {                                                   \
     const TimedSpan span(trace_, [&] {                                                        \
       const std::lock_guard lock(mutex_);                                                     \
       return span_of(operation_name(#operation, __VA_ARGS__), meter_.operation(__VA_ARGS__)); \
     });                                                                                       \
-    for (int i = times_of(#operation); i > 0; --i) inner_->operation(__VA_ARGS__);            \
+    for (int i = times_of(#operation); i > 0; --i) inner_->do_##operation(__VA_ARGS__);       \
   }
 #include "backend/operations.def"
 
- private:
   int times_of(const char* operation) const { return trace_.on() ? repeat_.of(operation) : 1; }
   // Call it with the mutex.
   TraceSpan span_of(std::string name, const OperationCost& cost) {
@@ -129,8 +131,6 @@ class TracedBackend final : public Backend {
   std::int64_t operations_ = 0;
   std::vector<TraceSpan> phases_;  // open ones, the outer first
 };
-
-}  // namespace
 
 std::unique_ptr<Backend> make_traced_backend(std::unique_ptr<Backend> inner, Trace& trace) {
   return std::make_unique<TracedBackend>(std::move(inner), trace);

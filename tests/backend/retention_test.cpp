@@ -367,13 +367,19 @@ TEST(RetentionWorkspaceTest, RefusesLessThanItsSize) {
   const std::size_t bytes = retention_workspace_bytes(DType::F32, n, true);
   EXPECT_LT(retention_workspace_bytes(DType::F32, n, false), bytes);
   EXPECT_LT(retention_workspace_bytes(DType::BF16, n, true), bytes);
-  std::vector<std::byte> memory(bytes);
-  const auto carve = [&](std::size_t size) {
-    const Tensor bytes(memory.data(), DType::U8, {static_cast<std::int64_t>(size)});
-    return RetentionWorkspace(bytes, DType::F32, n, true);
+  OperationTrace trace;
+  SimBackend backend(trace);
+  const auto tensor = [&](DType type, Shape shape) {
+    return Tensor(backend.allocate(static_cast<std::size_t>(shape.elements())), type, shape);
   };
-  EXPECT_EQ(carve(bytes).bytes, bytes);
-  EXPECT_THROW(carve(bytes - 1), Failure);
+  const Tensor x = tensor(DType::F32, {1, 64, 2, 8});
+  const auto run = [&](std::size_t size) {
+    backend.retention_backward(x, x, x, x, x, x, x, {}, {},
+                               tensor(DType::U8, {static_cast<std::int64_t>(size)}),
+                               {.decays = tensor(DType::F32, {2}), .chunk = 16});
+  };
+  EXPECT_NO_THROW(run(bytes));
+  EXPECT_THROW(run(bytes - 1), Failure);
 }
 
 // Four matmuls in the forward and ten in the backward, each once per chunk.
@@ -387,12 +393,13 @@ TEST(RetentionSimTest, CountsMatmuls) {
   const Tensor q = tensor({2, 512, 4, 64}), v = tensor({2, 512, 4, 96});
   const RetentionOptions o = {.decays = Tensor(backend.allocate(16), DType::F32, {4}),
                               .chunk = 128};
-  backend.retention_forward(v, q, q, v, {}, {}, o);
+  const Tensor workspace = tensor({1 << 25});
+  backend.retention_forward(v, q, q, v, {}, workspace, o);
   const double tokens = 2 * 512 * 4;
   EXPECT_DOUBLE_EQ(trace.flops(), 2 * tokens * (2 * 64 * 96 + 128 * 64 + 128 * 96));
   EXPECT_EQ(trace.operations.back().kind, TracedOperation::Kind::Memory);
   trace.operations.clear();
-  backend.retention_backward(q, q, v, v, q, q, v, {}, {}, {}, o);
+  backend.retention_backward(q, q, v, v, q, q, v, {}, {}, workspace, o);
   EXPECT_DOUBLE_EQ(trace.flops(), 2 * tokens * (5 * 64 * 96 + 3 * 128 * 64 + 2 * 128 * 96));
 }
 

@@ -34,8 +34,8 @@ class TestDevice : public CpuBackend {
  public:
   TestDevice(RankClock& clock, double flops_per_s, bool wrong)
       : CpuBackend(1), clock_(clock), flops_per_s_(flops_per_s), wrong_(wrong) {}
-  void matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) override {
-    CpuBackend::matmul(c, a, b, options);
+  void do_matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) override {
+    CpuBackend::do_matmul(c, a, b, options);
     clock_.seconds += 2.0 * static_cast<double>(c.elements() * a.extent(1)) / flops_per_s_;
     if (wrong_) c.as<float>()[c.elements() / 2] += 1;
   }

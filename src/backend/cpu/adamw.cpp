@@ -103,12 +103,9 @@ void update(const Operands<T, M, A>& x, A scale, const Step<A>& s, std::int64_t 
 
 }  // namespace
 
-void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
-                       Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
+void CpuBackend::do_adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
+                          Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
   const std::int64_t n = weight.elements();
-  KINTSUGI_CHECK(master.elements() == n && moment1.elements() == n && moment2.elements() == n &&
-                     gradient.elements() == n,
-                 "adamw: tensors of different lengths");
   visit_float(weight.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const A scale = gradient_scale.as<A>()[0];

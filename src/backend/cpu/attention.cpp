@@ -195,25 +195,13 @@ std::vector<std::int32_t> alibi_positions(const AttentionOptions& options, std::
 }
 
 struct Sizes : HeadSizes {
-  Sizes(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
-        const AttentionOptions& options)
+  Sizes(const Tensor& q, const Tensor& k, const Tensor& v)
       : HeadSizes{q.extent(3), v.extent(3)},
         batch(q.extent(0)),
         queries(q.extent(1)),
         heads(q.extent(2)),
         keys(k.extent(1)),
-        kv_heads(k.extent(2)) {
-    KINTSUGI_CHECK((queries <= keys || options.query_positions) && heads % kv_heads == 0 &&
-                       k.shape() == (Shape{batch, keys, kv_heads, dim}) &&
-                       v.shape() == (Shape{batch, keys, kv_heads, value_dim}) &&
-                       out.shape() == (Shape{batch, queries, heads, value_dim}),
-                   "attention: queries {}, keys {}, values {}, out {}", to_string(q.shape()),
-                   to_string(k.shape()), to_string(v.shape()), to_string(out.shape()));
-    const Tensor& starts = options.document_start;
-    KINTSUGI_CHECK(!starts || (starts.extent(0) == batch && starts.extent(1) == queries),
-                   "attention: document starts {} for queries {}", to_string(starts.shape()),
-                   to_string(q.shape()));
-  }
+        kv_heads(k.extent(2)) {}
   std::int64_t batch, queries, heads, keys, kv_heads;
 };
 
@@ -233,9 +221,9 @@ void merge_row(Accumulator<T>* out, Accumulator<T>& lse, const T* part, Accumula
 
 }  // namespace
 
-void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
-                                   const AttentionOptions& options) {
-  const Sizes n(out, q, k, v, options);
+void CpuBackend::do_attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                      const AttentionOptions& options) {
+  const Sizes n(q, k, v);
   const std::int64_t group = n.heads / n.kv_heads, tiles = (n.queries + kTile - 1) / kTile;
   const std::vector<std::int32_t> positions = alibi_positions(options, n.keys);
   visit_float(q.dtype(), [&]<class T>() {
@@ -255,10 +243,10 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
   });
 }
 
-void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                    Tensor lse, Tensor q, Tensor k, Tensor v,
-                                    const AttentionOptions& options) {
-  const Sizes n(out, q, k, v, options);
+void CpuBackend::do_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
+                                       Tensor lse, Tensor q, Tensor k, Tensor v,
+                                       const AttentionOptions& options) {
+  const Sizes n(q, k, v);
   const std::int64_t group = n.heads / n.kv_heads;
   const std::vector<std::int32_t> positions = alibi_positions(options, n.keys);
   visit_float(q.dtype(), [&]<class T>() {
@@ -288,13 +276,8 @@ void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
   });
 }
 
-void CpuBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
+void CpuBackend::do_attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
   const std::int64_t batch = out.extent(0), queries = out.extent(1), heads = out.extent(2);
-  KINTSUGI_CHECK(part_out.shape() == out.shape() && lse.shape() == (Shape{batch, heads, queries}) &&
-                     part_lse.shape() == lse.shape(),
-                 "attention_merge: part {} with lse {}, out {} with lse {}",
-                 to_string(part_out.shape()), to_string(part_lse.shape()), to_string(out.shape()),
-                 to_string(lse.shape()));
   visit_float(part_out.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run_ranges(batch * queries, 16, [&](std::int64_t begin, std::int64_t end, int) {

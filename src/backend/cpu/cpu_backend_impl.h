@@ -35,7 +35,8 @@ class CpuBackend : public Backend {
   void wait(Transfer) override {}
   void finish(Transfer) override {}
 
-#define KINTSUGI_OPERATION(name, parameters, ...) void name parameters override;
+ protected:
+#define KINTSUGI_OPERATION(name, parameters, ...) void do_##name parameters override;
 #include "backend/operations.def"
 
  private:

@@ -90,22 +90,11 @@ void finish_row(const RowOutputs<T>& out, std::int64_t columns, std::int64_t tar
                  A(1) + static_cast<A>(2 * options.z_loss) * log_z);
 }
 
-void check_vectors(const CrossEntropyOptions& options, std::int64_t rows) {
-  for (const Tensor& vector : {options.weights, options.squared_log_z, options.smallest_losses})
-    KINTSUGI_CHECK(!vector || vector.elements() == rows,
-                   "cross_entropy: weights or an output {} for {} rows", to_string(vector.shape()),
-                   rows);
-}
-
 }  // namespace
 
-void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                               const CrossEntropyOptions& options) {
+void CpuBackend::do_cross_entropy(Tensor losses, Tensor logits, Tensor targets,
+                                  const CrossEntropyOptions& options) {
   const std::int64_t rows = logits.extent(0), vocabulary = logits.extent(1);
-  KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows,
-                 "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
-                 to_string(logits.shape()));
-  check_vectors(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* target = targets.as<std::int32_t>();
@@ -120,12 +109,9 @@ void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
   });
 }
 
-void CpuBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
-                                       std::int64_t first_column) {
+void CpuBackend::do_cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
+                                          std::int64_t first_column) {
   const std::int64_t rows = logits.extent(0), columns = logits.extent(1);
-  KINTSUGI_CHECK(partial.shape() == (Shape{rows, 3}) && targets.elements() == rows,
-                 "cross_entropy: partial sums {} for logits {}", to_string(partial.shape()),
-                 to_string(logits.shape()));
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* target = targets.as<std::int32_t>();
@@ -144,16 +130,11 @@ void CpuBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor tar
   });
 }
 
-void CpuBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
-                                      std::int64_t first_column,
-                                      const CrossEntropyOptions& options) {
+void CpuBackend::do_cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets,
+                                         Tensor partials, std::int64_t first_column,
+                                         const CrossEntropyOptions& options) {
   const std::int64_t rows = logits.extent(0), columns = logits.extent(1),
                      shards = partials.extent(0);
-  KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows &&
-                     partials.shape() == (Shape{shards, rows, 3}),
-                 "cross_entropy: losses {} for logits {} with partial sums {}",
-                 to_string(losses.shape()), to_string(logits.shape()), to_string(partials.shape()));
-  check_vectors(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const auto merged = [&](std::int64_t row) {

@@ -41,8 +41,7 @@ void draw_range(T* to, const DrawOptions& options, std::int64_t first, std::int6
 
 }  // namespace
 
-void CpuBackend::draw(Tensor x, const DrawOptions& options) {
-  KINTSUGI_CHECK(x.rank() == 2, "draws for {}", to_string(x.shape()));
+void CpuBackend::do_draw(Tensor x, const DrawOptions& options) {
   const std::int64_t width = x.extent(1);
   visit_float(x.dtype(), [&]<class T>() {
     T* const to = x.as<T>();

@@ -36,12 +36,8 @@ void keep_row(T* to, const T* from, const T* residual, std::int64_t width) {
 
 }  // namespace
 
-void CpuBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
+void CpuBackend::do_dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
   const std::int64_t rows = x.extent(0), width = x.extent(1);
-  KINTSUGI_CHECK(options.probability >= 0 && options.probability < 1, "dropout probability {}",
-                 options.probability);
-  KINTSUGI_CHECK(!options.rows || options.rows.elements() == rows, "dropout: row indices {} for {}",
-                 to_string(options.rows.shape()), to_string(x.shape()));
   const std::int32_t* row_indices = options.rows ? options.rows.as<std::int32_t>() : nullptr;
   visit_float(x.dtype(), [&]<class T>() {
     pool_.run_ranges(rows, 4, [&](std::int64_t begin, std::int64_t end, int) {

@@ -28,9 +28,7 @@ D convert(S value) {
 
 }  // namespace
 
-void CpuBackend::copy(Tensor destination, Tensor source) {
-  KINTSUGI_CHECK(destination.shape() == source.shape(), "copy of {} to {}",
-                 to_string(source.shape()), to_string(destination.shape()));
+void CpuBackend::do_copy(Tensor destination, Tensor source) {
   if (destination.contiguous() && source.contiguous()) {
     destination = destination.view({1, destination.elements()});
     source = source.view({1, source.elements()});
@@ -78,9 +76,7 @@ void CpuBackend::fill(Tensor x, double value) {
   });
 }
 
-void CpuBackend::add(Tensor y, Tensor x) {
-  KINTSUGI_CHECK(y.contiguous() && x.contiguous() && y.elements() == x.elements(), "add {} to {}",
-                 to_string(x.shape()), to_string(y.shape()));
+void CpuBackend::do_add(Tensor y, Tensor x) {
   visit_float(y.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     T* to = y.as<T>();
@@ -92,10 +88,8 @@ void CpuBackend::add(Tensor y, Tensor x) {
   });
 }
 
-void CpuBackend::sum_heads(Tensor y, Tensor x) {
+void CpuBackend::do_sum_heads(Tensor y, Tensor x) {
   const std::int64_t tokens = x.extent(0), heads = x.extent(1), dim = x.extent(2);
-  KINTSUGI_CHECK(y.shape() == (Shape{tokens, dim}), "sum of the heads of {} in {}",
-                 to_string(x.shape()), to_string(y.shape()));
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run_ranges(tokens, 16, [&](std::int64_t begin, std::int64_t end, int) {
@@ -113,10 +107,8 @@ void CpuBackend::sum_heads(Tensor y, Tensor x) {
   });
 }
 
-void CpuBackend::moving_average(Tensor average, Tensor x, double rate, Tensor scale) {
+void CpuBackend::do_moving_average(Tensor average, Tensor x, double rate, Tensor scale) {
   const std::int64_t n = average.elements();
-  KINTSUGI_CHECK(x.elements() == n && x.dtype() == average.dtype() && scale.dtype() == x.dtype(),
-                 "moving_average: {} of {}", to_string(average.shape()), to_string(x.shape()));
   visit_float(average.dtype(), [&]<class T>() {
     if constexpr (sizeof(T) >= 4) {
       if (!std::isfinite(scale.as<T>()[0])) return;
@@ -127,8 +119,6 @@ void CpuBackend::moving_average(Tensor average, Tensor x, double rate, Tensor sc
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) to[i] += r * (from[i] - to[i]);
       });
-    } else {
-      failure("moving_average: {} is not an accumulator type", to_string(average.dtype()));
     }
   });
 }

@@ -6,11 +6,9 @@
 
 namespace kintsugi {
 
-void CpuBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
-                                   std::int64_t first_row) {
+void CpuBackend::do_embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
+                                      std::int64_t first_row) {
   const std::int64_t tokens = out.extent(0), width = out.extent(1);
-  KINTSUGI_CHECK(ids.elements() == tokens && table.extent(1) == width,
-                 "embedding: out {}, table {}", to_string(out.shape()), to_string(table.shape()));
   visit_float(out.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* id = ids.as<std::int32_t>();
@@ -31,10 +29,7 @@ void CpuBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool ac
   });
 }
 
-void CpuBackend::scatter_rows(Tensor destination, Tensor x, Tensor rows) {
-  KINTSUGI_CHECK(destination.dtype() == x.dtype() && rows.elements() == x.extent(0) &&
-                     destination.extent(1) == x.extent(1) && destination.extent(2) == x.extent(2),
-                 "scatter: {} to {}", to_string(x.shape()), to_string(destination.shape()));
+void CpuBackend::do_scatter_rows(Tensor destination, Tensor x, Tensor rows) {
   const std::size_t bytes = static_cast<std::size_t>(x.extent(2)) * size_of(x.dtype());
   const auto address = [](const Tensor& t, std::int64_t row, std::int64_t head) {
     return static_cast<std::byte*>(t.data()) +
@@ -52,8 +47,8 @@ void CpuBackend::scatter_rows(Tensor destination, Tensor x, Tensor rows) {
 
 // Task t owns the table rows with row % tasks == t, so that each row is summed by one thread in
 // token order.
-void CpuBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
-                                    std::int64_t first_row) {
+void CpuBackend::do_embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
+                                       std::int64_t first_row) {
   const std::int64_t tokens = dout.extent(0), width = dout.extent(1);
   visit_float(dout.dtype(), [&]<class T>() {
     using A = Accumulator<T>;

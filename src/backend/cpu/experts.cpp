@@ -51,9 +51,7 @@ Tensor CpuBackend::expert_rows(const Tensor& x, bool tokens, const ExpertRows& r
   return copy;
 }
 
-void CpuBackend::gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
-  KINTSUGI_CHECK(y.extent(1) == x.extent(1) && y.dtype() == x.dtype(), "gather_rows: {} of {}",
-                 to_string(y.shape()), to_string(x.shape()));
+void CpuBackend::do_gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
   const std::size_t bytes = static_cast<std::size_t>(x.extent(1)) * size_of(x.dtype());
   pool_.run_ranges(used_rows(rows), 8, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i)
@@ -61,18 +59,13 @@ void CpuBackend::gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
   });
 }
 
-void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
-                                const GroupedOptions& options) {
-  KINTSUGI_CHECK(b.rank() == 3 && b.extent(0) == rows.offsets.elements() - 1,
-                 "grouped_matmul: {} for {} experts", to_string(b.shape()),
-                 rows.offsets.elements() - 1);
-  KINTSUGI_CHECK(!options.accumulate && !options.tokens_b, "grouped_matmul {} overwrites",
-                 to_string(c.shape()));
+void CpuBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
+                                   const GroupedOptions& options) {
   if (rows.rows.elements() > kFewRows)
     return for_each_block(
         rows, kGathered, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-          matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
-                 b.select(0, expert), {.transpose_b = options.transpose_b});
+          do_matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
+                    b.select(0, expert), {.transpose_b = options.transpose_b});
         });
   // A row's result does not depend on how many rows its expert has: matmuls have the same size.
   const std::int64_t tile = rows_computed_alike();
@@ -91,17 +84,15 @@ void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& 
       std::memcpy(address(in, i), address(a, options.tokens_a ? choice / rows.choices : first + i),
                   bytes(a));
     }
-    matmul(out, in, b.select(0, expert), {.transpose_b = options.transpose_b, .rows_alike = true});
+    do_matmul(out, in, b.select(0, expert),
+              {.transpose_b = options.transpose_b, .rows_alike = true});
     for (std::int64_t i = 0; i < count; ++i)
       std::memcpy(address(c, first + i), address(out, i), bytes(c));
   });
 }
 
-void CpuBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
-                                         const GroupedOptions& options) {
-  KINTSUGI_CHECK(dw.rank() == 3 && dw.extent(0) == rows.offsets.elements() - 1,
-                 "grouped_weight_gradient: {} for {} experts", to_string(dw.shape()),
-                 rows.offsets.elements() - 1);
+void CpuBackend::do_grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
+                                            const GroupedOptions& options) {
   const std::int32_t* const offset = rows.offsets.as<std::int32_t>();
   for (std::int64_t e = 0; e < dw.extent(0); ++e)
     if (offset[e] == offset[e + 1] && !options.accumulate) fill(dw.select(0, e), 0.0);
@@ -109,14 +100,14 @@ void CpuBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const Ex
   const std::int64_t most =
       size_of(dw.dtype()) == 2 ? std::numeric_limits<std::int32_t>::max() : kGathered;
   for_each_block(rows, most, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-    matmul(dw.select(0, expert), expert_rows(a, options.tokens_a, rows, first, count, 0),
-           expert_rows(b, options.tokens_b, rows, first, count, 1),
-           {.transpose_a = true, .accumulate = options.accumulate || first > offset[expert]});
+    do_matmul(dw.select(0, expert), expert_rows(a, options.tokens_a, rows, first, count, 0),
+              expert_rows(b, options.tokens_b, rows, first, count, 1),
+              {.transpose_a = true, .accumulate = options.accumulate || first > offset[expert]});
   });
 }
 
-void CpuBackend::expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,
-                                       const ExpertRows& rows) {
+void CpuBackend::do_expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,
+                                          const ExpertRows& rows) {
   const std::int64_t width = out.extent(1);
   visit_float(out.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -135,8 +126,8 @@ void CpuBackend::expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weight
   });
 }
 
-void CpuBackend::expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor dout,
-                                        Tensor gate_up, Tensor weights, const ExpertRows& rows) {
+void CpuBackend::do_expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor dout,
+                                           Tensor gate_up, Tensor weights, const ExpertRows& rows) {
   const std::int64_t width = dout.extent(1);
   visit_float(dout.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -162,11 +153,8 @@ void CpuBackend::expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor
   });
 }
 
-void CpuBackend::combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
+void CpuBackend::do_combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
   const std::int64_t width = y.extent(1), k = positions.extent(1);
-  KINTSUGI_CHECK(positions.extent(0) == y.extent(0) && x.extent(1) == width,
-                 "combine_rows: {} of {} at {}", to_string(y.shape()), to_string(x.shape()),
-                 to_string(positions.shape()));
   visit_float(y.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     reserve_scratch<A>(width);

@@ -5,7 +5,7 @@
 
 namespace kintsugi {
 
-void CpuBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate, double eps) {
+void CpuBackend::do_gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate, double eps) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), gates(gate), out(y);
@@ -29,8 +29,8 @@ void CpuBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate
 
 // With h = x * rstd and g = dy * silu(gate): dx = rstd * (g - h * mean(g * h)), and
 // dgate = dy * h * silu'(gate).
-void CpuBackend::gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor x, Tensor gate,
-                                     Tensor rstd) {
+void CpuBackend::do_gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor x, Tensor gate,
+                                        Tensor rstd) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), gates(gate), din(dx), dgates(dgate), dout(dy);

@@ -12,8 +12,7 @@ inline constexpr A kCubic = A(0.044715);
 
 }  // namespace
 
-void CpuBackend::gelu_forward(Tensor out, Tensor x, Maxima maxima) {
-  KINTSUGI_CHECK(out.contiguous() && x.contiguous(), "gelu of strided tensors");
+void CpuBackend::do_gelu_forward(Tensor out, Tensor x, Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run_ranges(x.elements(), 4096, [&](std::int64_t begin, std::int64_t end, int) {
@@ -26,11 +25,10 @@ void CpuBackend::gelu_forward(Tensor out, Tensor x, Maxima maxima) {
       }
     });
   });
-  if (maxima) find_maxima(maxima, out);
+  if (maxima) do_find_maxima(maxima, out);
 }
 
-void CpuBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x, Maxima maxima) {
-  KINTSUGI_CHECK(dx.contiguous() && dout.contiguous() && x.contiguous(), "gelu of strided tensors");
+void CpuBackend::do_gelu_backward(Tensor dx, Tensor dout, Tensor x, Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run_ranges(x.elements(), 4096, [&](std::int64_t begin, std::int64_t end, int) {
@@ -45,7 +43,7 @@ void CpuBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x, Maxima maxima) 
       }
     });
   });
-  if (maxima) find_maxima(maxima, dx);
+  if (maxima) do_find_maxima(maxima, dx);
 }
 
 }  // namespace kintsugi

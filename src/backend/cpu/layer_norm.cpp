@@ -4,8 +4,8 @@
 
 namespace kintsugi {
 
-void CpuBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                    Tensor bias, double eps, Maxima maxima) {
+void CpuBackend::do_layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                       Tensor bias, double eps, Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), out(y);
@@ -35,13 +35,13 @@ void CpuBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x
       }
     });
   });
-  if (maxima) find_maxima(maxima, y);
+  if (maxima) do_find_maxima(maxima, y);
 }
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)).
-void CpuBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
-                                     Tensor weight, Tensor mean, Tensor rstd,
-                                     Tensor residual_gradient, Maxima maxima) {
+void CpuBackend::do_layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy,
+                                        Tensor x, Tensor weight, Tensor mean, Tensor rstd,
+                                        Tensor residual_gradient, Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy), residual(residual_gradient ? residual_gradient : dx);
@@ -78,7 +78,7 @@ void CpuBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Te
           }
         });
   });
-  if (maxima) find_maxima(maxima, dx);
+  if (maxima) do_find_maxima(maxima, dx);
 }
 
 }  // namespace kintsugi

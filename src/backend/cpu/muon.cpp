@@ -54,11 +54,9 @@ void visit_moment(DType moment, DType gradient, F&& f) {
 
 }  // namespace
 
-void CpuBackend::momentum(Tensor direction, Tensor moment, Tensor gradient, Tensor gradient_scale,
-                          const MomentumOptions& options) {
+void CpuBackend::do_momentum(Tensor direction, Tensor moment, Tensor gradient,
+                             Tensor gradient_scale, const MomentumOptions& options) {
   const std::int64_t n = moment.elements();
-  KINTSUGI_CHECK(gradient.elements() == n && (!direction || direction.elements() == n),
-                 "momentum: tensors of different lengths");
   visit_moment(moment.dtype(), gradient.dtype(), [&]<class M, class A>() {
     const A scale = gradient_scale.as<A>()[0];
     if (!std::isfinite(scale)) {
@@ -79,11 +77,8 @@ void CpuBackend::momentum(Tensor direction, Tensor moment, Tensor gradient, Tens
   });
 }
 
-void CpuBackend::divide_by_norms(Tensor x, Tensor squared_norms, double eps) {
+void CpuBackend::do_divide_by_norms(Tensor x, Tensor squared_norms, double eps) {
   const std::int64_t batch = x.extent(0), n = batch == 0 ? 0 : x.elements() / batch;
-  KINTSUGI_CHECK(x.contiguous() && squared_norms.elements() == batch,
-                 "divide_by_norms of {} by {} norms", to_string(x.shape()),
-                 squared_norms.elements());
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     for (std::int64_t i = 0; i < batch; ++i) {
@@ -97,11 +92,9 @@ void CpuBackend::divide_by_norms(Tensor x, Tensor squared_norms, double eps) {
   });
 }
 
-void CpuBackend::descend(Tensor weight, Tensor master, Tensor direction, Tensor gradient_scale,
-                         double shrink, double rate) {
+void CpuBackend::do_descend(Tensor weight, Tensor master, Tensor direction, Tensor gradient_scale,
+                            double shrink, double rate) {
   const std::int64_t n = weight.elements();
-  KINTSUGI_CHECK(master.elements() == n && direction.elements() == n,
-                 "descend: tensors of different lengths");
   visit_float(weight.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     if (!std::isfinite(gradient_scale.as<A>()[0])) return;

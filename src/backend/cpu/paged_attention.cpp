@@ -145,14 +145,9 @@ class PagedTile {
 
 }  // namespace
 
-void CpuBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor values,
-                                 const PagedAttentionOptions& options) {
+void CpuBackend::do_paged_attention(Tensor out, Tensor q, Tensor keys, Tensor values,
+                                    const PagedAttentionOptions& options) {
   const std::int64_t heads = keys.extent(2), value_dim = values.extent(3);
-  KINTSUGI_CHECK(out.shape() == (Shape{q.extent(0), q.extent(1), value_dim}) &&
-                     values.shape() == (Shape{keys.extent(0), keys.extent(1), heads, value_dim}) &&
-                     q.extent(1) % heads == 0 && q.extent(2) == keys.extent(3),
-                 "paged attention: q {}, out {}, keys {}, values {}", to_string(q.shape()),
-                 to_string(out.shape()), to_string(keys.shape()), to_string(values.shape()));
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     reserve_scratch<A>(PagedTile<T>::scratch_elements(options.tile_tokens * (q.extent(1) / heads),

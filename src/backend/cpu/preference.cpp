@@ -29,10 +29,8 @@ PairLoss pair_loss(double preferred, double rejected, double label_smoothing) {
 
 }  // namespace
 
-void CpuBackend::range_sums(Tensor sums, Tensor x, Tensor ranges) {
+void CpuBackend::do_range_sums(Tensor sums, Tensor x, Tensor ranges) {
   const std::int64_t count = sums.elements();
-  KINTSUGI_CHECK(ranges.shape() == (Shape{count, 2}) && x.contiguous(),
-                 "range_sums: {} sums over ranges {}", count, to_string(ranges.shape()));
   visit_float(sums.dtype(), [&]<class T>() {
     const std::int32_t* range = ranges.as<std::int32_t>();
     const T* from = x.as<T>();
@@ -48,13 +46,9 @@ void CpuBackend::range_sums(Tensor sums, Tensor x, Tensor ranges) {
   });
 }
 
-void CpuBackend::preference_loss(Tensor weights, Tensor totals, Tensor sums, Tensor reference,
-                                 Tensor ranges, const PreferenceOptions& options) {
+void CpuBackend::do_preference_loss(Tensor weights, Tensor totals, Tensor sums, Tensor reference,
+                                    Tensor ranges, const PreferenceOptions& options) {
   const std::int64_t count = sums.elements();
-  KINTSUGI_CHECK(ranges.shape() == (Shape{count, 2}) && reference.elements() == count &&
-                     count % 2 == 0 && totals.elements() == 4 && weights.contiguous(),
-                 "preference_loss: {} sums, {} reference values and {} totals for ranges {}", count,
-                 reference.elements(), totals.elements(), to_string(ranges.shape()));
   visit_float(sums.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* range = ranges.as<std::int32_t>();

@@ -53,8 +53,6 @@ std::vector<Fp8Scale> scales_of(const std::vector<std::uint32_t>& maxima, bool p
 }
 
 void write_scales(const Quantized& q, const std::vector<Fp8Scale>& scales) {
-  KINTSUGI_CHECK(q.scales.elements() == 1 || q.scales.elements() == q.rows(),
-                 "quantize: {} scales for {} rows", q.scales.elements(), q.rows());
   for (std::int64_t i = 0; i < q.scales.elements(); ++i)
     q.scales.as<float>()[i] = scales[static_cast<std::size_t>(i)].scale;
 }
@@ -129,9 +127,8 @@ void matmul_tile_fp8(const Tensor& c, const Quantized& a, const Quantized& b,
 
 }  // namespace
 
-void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
-                          const QuantizeOptions& options) {
-  check_quantize(rows, columns, x, options);
+void CpuBackend::do_quantize(Quantized rows, Quantized columns, Tensor x,
+                             const QuantizeOptions& options) {
   if (x.elements() == 0) return;
   const std::int64_t m = x.extent(0), n = x.extent(1);
   visit_float(x.dtype(), [&]<class T>() {
@@ -167,16 +164,14 @@ void CpuBackend::quantize(Quantized rows, Quantized columns, Tensor x,
   });
 }
 
-void CpuBackend::find_maxima(Maxima maxima, Tensor x, bool through_bf16) {
-  check_maxima(maxima, x);
+void CpuBackend::do_find_maxima(Maxima maxima, Tensor x, bool through_bf16) {
   MagnitudeBits found(x.extent(0), x.extent(1));
   visit_float(x.dtype(), [&]<class T>() { found.find<T>(x, through_bf16); });
   std::copy(found.rows.begin(), found.rows.end(), maxima.rows.as<std::int32_t>());
   std::copy(found.columns.begin(), found.columns.end(), maxima.columns.as<std::int32_t>());
 }
 
-void CpuBackend::matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& o) {
-  check_matmul_fp8(c, a, b, o);
+void CpuBackend::do_matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& o) {
   const std::int64_t tiles = (a.rows() + kBlockRows - 1) / kBlockRows;
   visit_float(c.dtype(), [&]<class C>() {
     using R = Accumulator<C>;

@@ -49,12 +49,9 @@ double log_sum_exp(const T* logits, std::int64_t columns, Accumulator<T> largest
 
 }  // namespace
 
-void CpuBackend::read_logits(Tensor values, Tensor ids, Tensor log_sum, Tensor chosen,
-                             Tensor logits, Tensor targets, std::int64_t first_column) {
+void CpuBackend::do_read_logits(Tensor values, Tensor ids, Tensor log_sum, Tensor chosen,
+                                Tensor logits, Tensor targets, std::int64_t first_column) {
   const std::int64_t rows = logits.extent(0), columns = logits.extent(1), n = values.extent(1);
-  KINTSUGI_CHECK(values.extent(0) == rows && ids.shape() == values.shape() && n <= columns &&
-                     log_sum.elements() == rows && (!targets || chosen.elements() == rows),
-                 "read_logits: {} of {}", to_string(values.shape()), to_string(logits.shape()));
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run(rows, [&](std::int64_t row, int) {

@@ -28,8 +28,7 @@ double CpuBackend::reduce(std::int64_t n, const F& sum_range) {
   return total;
 }
 
-void CpuBackend::sum(Tensor out, Tensor x) {
-  KINTSUGI_CHECK(x.contiguous(), "sum of a strided tensor");
+void CpuBackend::do_sum(Tensor out, Tensor x) {
   visit_float(x.dtype(), [&]<class T>() {
     const T* data = x.as<T>();
     out.as<Accumulator<T>>()[0] +=
@@ -42,8 +41,7 @@ void CpuBackend::sum(Tensor out, Tensor x) {
   });
 }
 
-void CpuBackend::squared_norm(Tensor out, Tensor x) {
-  KINTSUGI_CHECK(x.contiguous(), "norm of a strided tensor");
+void CpuBackend::do_squared_norm(Tensor out, Tensor x) {
   visit_float(x.dtype(), [&]<class T>() {
     const T* data = x.as<T>();
     out.as<Accumulator<T>>()[0] +=
@@ -59,7 +57,7 @@ void CpuBackend::squared_norm(Tensor out, Tensor x) {
   });
 }
 
-void CpuBackend::clip_scale(Tensor scale, Tensor squared_norm, const ClipOptions& options) {
+void CpuBackend::do_clip_scale(Tensor scale, Tensor squared_norm, const ClipOptions& options) {
   visit_float(scale.dtype(), [&]<class T>() {
     const auto value_of = [](const Tensor& x) {
       return static_cast<double>(static_cast<Accumulator<T>>(x.as<T>()[0]));

@@ -263,12 +263,9 @@ void CpuBackend::sum_and_scan(const Tensor& slots, const Tensor& x, const Tensor
   });
 }
 
-void CpuBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Tensor state,
-                                   Tensor workspace, const RetentionOptions& options) {
+void CpuBackend::do_retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Tensor state,
+                                      Tensor workspace, const RetentionOptions& options) {
   const RetentionSizes n = retention_sizes(k, v, options);
-  check_retention_state(state, v.dtype(), n, true);
-  KINTSUGI_CHECK(q.shape() == k.shape() && out.shape() == v.shape(), "retention: q {}, out {}",
-                 to_string(q.shape()), to_string(out.shape()));
   visit_float(v.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int64_t chunk_size = n.chunk_tokens();
@@ -285,12 +282,10 @@ void CpuBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Ten
   });
 }
 
-void CpuBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
-                                    Tensor k, Tensor v, Tensor state, Tensor dstate,
-                                    Tensor workspace, const RetentionOptions& options) {
+void CpuBackend::do_retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
+                                       Tensor k, Tensor v, Tensor state, Tensor dstate,
+                                       Tensor workspace, const RetentionOptions& options) {
   const RetentionSizes n = retention_sizes(k, v, options);
-  check_retention_state(state, v.dtype(), n, true);
-  check_retention_state(dstate, v.dtype(), n, true);
   visit_float(v.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int64_t chunk_size = n.chunk_tokens(), widest = std::max(n.k_dim, n.v_dim);
@@ -330,7 +325,6 @@ template <class F>
 void CpuBackend::add_to_state(const Tensor& state, const Tensor& x, const Tensor& y,
                               const RetentionOptions& options, const F& factor) {
   const RetentionSizes n = retention_sizes(x, y, options);
-  check_retention_state(state, y.dtype(), n, false);
   visit_float(y.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int64_t chunk = n.chunk_tokens(), size = n.k_dim * n.v_dim;
@@ -358,16 +352,16 @@ void CpuBackend::add_to_state(const Tensor& state, const Tensor& x, const Tensor
   });
 }
 
-void CpuBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
-                                 const RetentionOptions& options) {
+void CpuBackend::do_retention_state(Tensor state, Tensor k, Tensor v, Tensor,
+                                    const RetentionOptions& options) {
   const std::int64_t last = k.extent(1) - 1;
   add_to_state(state, k, v, options, [&](double decay, std::int64_t i) {
     return std::pow(decay, static_cast<double>(last - i));
   });
 }
 
-void CpuBackend::retention_decay(Tensor state, std::int64_t tokens,
-                                 const RetentionOptions& options) {
+void CpuBackend::do_retention_decay(Tensor state, std::int64_t tokens,
+                                    const RetentionOptions& options) {
   const std::int64_t heads = state.extent(1), size = state.extent(2) * state.extent(3);
   visit_float(state.dtype(), [&]<class T>() {
     pool_.run(state.extent(0) * heads, [&](std::int64_t task, int) {
@@ -380,15 +374,16 @@ void CpuBackend::retention_decay(Tensor state, std::int64_t tokens,
   });
 }
 
-void CpuBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
-                                          const RetentionOptions& options) {
+void CpuBackend::do_retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
+                                             const RetentionOptions& options) {
   add_to_state(dstate, q, dout, options, [&](double decay, std::int64_t i) {
     return row_factor(options, decay, i) * std::pow(decay, static_cast<double>(i + 1));
   });
 }
 
-void CpuBackend::retention_step(Tensor out, Tensor states, Tensor q, Tensor k, Tensor v,
-                                Tensor slots, Tensor positions, const RetentionOptions& options) {
+void CpuBackend::do_retention_step(Tensor out, Tensor states, Tensor q, Tensor k, Tensor v,
+                                   Tensor slots, Tensor positions,
+                                   const RetentionOptions& options) {
   const std::int64_t tokens = q.extent(0), heads = q.extent(1), k_dim = q.extent(2),
                      v_dim = v.extent(2);
   visit_float(q.dtype(), [&]<class T>() {

@@ -15,8 +15,8 @@ void scale_row(T* y, const T* x, const T* weight, Accumulator<T> rstd, std::int6
 
 }  // namespace
 
-void CpuBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps,
-                                  Maxima maxima) {
+void CpuBackend::do_rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps,
+                                     Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), out(y);
@@ -28,10 +28,10 @@ void CpuBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight
       }
     });
   });
-  if (maxima) find_maxima(maxima, y);
+  if (maxima) do_find_maxima(maxima, y);
 }
 
-void CpuBackend::rms_norm_partial(Tensor sums, Tensor x) {
+void CpuBackend::do_rms_norm_partial(Tensor sums, Tensor x) {
   visit_float(x.dtype(), [&]<class T>() {
     const Rows<T> in(x);
     auto* const squares = sums.as<Accumulator<T>>();
@@ -42,8 +42,8 @@ void CpuBackend::rms_norm_partial(Tensor sums, Tensor x) {
   });
 }
 
-void CpuBackend::rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight, Tensor sums,
-                                 std::int64_t width, double eps) {
+void CpuBackend::do_rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight, Tensor sums,
+                                    std::int64_t width, double eps) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), out(y);
@@ -60,8 +60,8 @@ void CpuBackend::rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight,
 
 // With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), and dw = sum over the rows
 // of dy * h.
-void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                   Tensor rstd, Tensor residual_gradient, Maxima maxima) {
+void CpuBackend::do_rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                                      Tensor rstd, Tensor residual_gradient, Maxima maxima) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy), residual(residual_gradient ? residual_gradient : dx);
@@ -93,10 +93,10 @@ void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
           }
         });
   });
-  if (maxima) find_maxima(maxima, dx);
+  if (maxima) do_find_maxima(maxima, dx);
 }
 
-void CpuBackend::rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Tensor weight) {
+void CpuBackend::do_rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Tensor weight) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), dout(dy);
@@ -115,9 +115,9 @@ void CpuBackend::rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Ten
   });
 }
 
-void CpuBackend::rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, Tensor x,
-                                          Tensor weight, Tensor rstd, Tensor sums,
-                                          std::int64_t width) {
+void CpuBackend::do_rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, Tensor x,
+                                             Tensor weight, Tensor rstd, Tensor sums,
+                                             std::int64_t width) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy);

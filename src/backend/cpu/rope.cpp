@@ -18,10 +18,8 @@ void rotate(T* low, T* high, const A* cosine, const A* sine, A direction, std::i
 
 }  // namespace
 
-void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse, RopePairs pairs) {
+void CpuBackend::do_rope(Tensor x, Tensor table, Tensor positions, bool inverse, RopePairs pairs) {
   const std::int64_t tokens = x.extent(0), heads = x.extent(1), dim = x.extent(2), half = dim / 2;
-  KINTSUGI_CHECK(table.extent(1) == dim && positions.elements() == tokens, "rope: x {}, table {}",
-                 to_string(x.shape()), to_string(table.shape()));
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* position_of = positions.as<std::int32_t>();
@@ -42,21 +40,21 @@ void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse, Ro
   });
 }
 
-void CpuBackend::rope_backward(Tensor x, Tensor table, Tensor positions, std::int64_t heads,
-                               Maxima maxima) {
+void CpuBackend::do_rope_backward(Tensor x, Tensor table, Tensor positions, std::int64_t heads,
+                                  Maxima maxima) {
   const std::int64_t dim = table.extent(1);
-  rope(x.part(1, 0, heads * dim).split_last(dim), table, positions, true, RopePairs::Halves);
-  find_maxima(maxima, x);
+  do_rope(x.part(1, 0, heads * dim).split_last(dim), table, positions, true, RopePairs::Halves);
+  do_find_maxima(maxima, x);
 }
 
-void CpuBackend::rope_store(Tensor keys, Tensor values, Tensor q, Tensor k, Tensor v, Tensor rows,
-                            Tensor table, Tensor positions) {
+void CpuBackend::do_rope_store(Tensor keys, Tensor values, Tensor q, Tensor k, Tensor v,
+                               Tensor rows, Tensor table, Tensor positions) {
   if (table) {
-    rope(q, table, positions, false, RopePairs::Halves);
-    rope(k, table, positions, false, RopePairs::Halves);
+    do_rope(q, table, positions, false, RopePairs::Halves);
+    do_rope(k, table, positions, false, RopePairs::Halves);
   }
-  scatter_rows(keys, k, rows);
-  scatter_rows(values, v, rows);
+  do_scatter_rows(keys, k, rows);
+  do_scatter_rows(values, v, rows);
 }
 
 }  // namespace kintsugi

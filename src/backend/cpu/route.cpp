@@ -56,22 +56,10 @@ void keep_best_groups(A* choice, std::int64_t experts, const RouteOptions& optio
       std::fill_n(choice + group * size, size, -std::numeric_limits<A>::infinity());
 }
 
-void check_route(const char* name, const Tensor& ids, const Tensor& weights, const Tensor& logits,
-                 const RouteOptions& options) {
-  const std::int64_t experts = logits.extent(1);
-  KINTSUGI_CHECK(ids.shape() == weights.shape() && ids.extent(0) == logits.extent(0) &&
-                     ids.extent(1) <= experts / options.groups * options.top_groups &&
-                     experts % options.groups == 0 && options.top_groups <= options.groups,
-                 "{}: ids {}, weights {}, logits {}, {} of {} groups", name, to_string(ids.shape()),
-                 to_string(weights.shape()), to_string(logits.shape()), options.top_groups,
-                 options.groups);
-}
-
 }  // namespace
 
-void CpuBackend::route(Tensor ids, Tensor weights, Tensor logits, Tensor bias,
-                       const RouteOptions& options) {
-  check_route("route", ids, weights, logits, options);
+void CpuBackend::do_route(Tensor ids, Tensor weights, Tensor logits, Tensor bias,
+                          const RouteOptions& options) {
   const std::int64_t experts = logits.extent(1), k = ids.extent(1);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -93,9 +81,8 @@ void CpuBackend::route(Tensor ids, Tensor weights, Tensor logits, Tensor bias,
   });
 }
 
-void CpuBackend::route_backward(Tensor dlogits, Tensor dweights, Tensor ids, Tensor logits,
-                                const RouteOptions& options, const RouteLosses& losses) {
-  check_route("route_backward", ids, dweights, logits, options);
+void CpuBackend::do_route_backward(Tensor dlogits, Tensor dweights, Tensor ids, Tensor logits,
+                                   const RouteOptions& options, const RouteLosses& losses) {
   const std::int64_t tokens = logits.extent(0), experts = logits.extent(1), k = ids.extent(1);
   const std::int64_t length = losses.balance ? tokens / losses.balance.extent(0) : tokens;
   visit_float(dlogits.dtype(), [&]<class T>() {
@@ -140,14 +127,10 @@ void CpuBackend::route_backward(Tensor dlogits, Tensor dweights, Tensor ids, Ten
   });
 }
 
-void CpuBackend::route_statistics(Tensor counts, Tensor probabilities, Tensor squared_log_z,
-                                  Tensor ids, Tensor logits, const RouteOptions& options) {
+void CpuBackend::do_route_statistics(Tensor counts, Tensor probabilities, Tensor squared_log_z,
+                                     Tensor ids, Tensor logits, const RouteOptions& options) {
   const std::int64_t sequences = counts.extent(0), experts = logits.extent(1), k = ids.extent(1);
   const std::int64_t length = logits.extent(0) / sequences;
-  KINTSUGI_CHECK(
-      counts.shape() == Shape({sequences, experts}) && probabilities.shape() == counts.shape() &&
-          logits.extent(0) == sequences * length,
-      "route_statistics: counts {} of {}", to_string(counts.shape()), to_string(logits.shape()));
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     reserve_scratch<A>(experts);
@@ -174,8 +157,8 @@ void CpuBackend::route_statistics(Tensor counts, Tensor probabilities, Tensor sq
   });
 }
 
-void CpuBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tensor probabilities,
-                              double scale, double gradient_scale) {
+void CpuBackend::do_balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tensor probabilities,
+                                 double scale, double gradient_scale) {
   visit_float(counts.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     A sum = 0;
@@ -187,11 +170,9 @@ void CpuBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tenso
   });
 }
 
-void CpuBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids,
-                               std::int64_t first_expert) {
+void CpuBackend::do_order_choices(ExpertRows rows, Tensor positions, Tensor ids,
+                                  std::int64_t first_expert) {
   const std::int64_t experts = rows.offsets.elements() - 1;
-  KINTSUGI_CHECK(positions.shape() == ids.shape() && ids.extent(1) == rows.choices,
-                 "order_choices: {} of {}", to_string(positions.shape()), to_string(ids.shape()));
   const std::int32_t* const id = ids.as<std::int32_t>();
   std::int32_t *const offset = rows.offsets.as<std::int32_t>(), *const position =
                                                                     positions.as<std::int32_t>();
@@ -218,11 +199,9 @@ void CpuBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids,
   }
 }
 
-void CpuBackend::limit_choices(Tensor kept, Tensor dropped, Tensor ids, const ChoiceLimit& limit) {
+void CpuBackend::do_limit_choices(Tensor kept, Tensor dropped, Tensor ids,
+                                  const ChoiceLimit& limit) {
   const std::int64_t each = limit.length * ids.extent(1);  // choices of a sequence
-  KINTSUGI_CHECK(kept.shape() == ids.shape() && ids.elements() % each == 0,
-                 "limit_choices: {} of {} in sequences of {}", to_string(kept.shape()),
-                 to_string(ids.shape()), limit.length);
   std::vector<std::int64_t> counts;
   std::int64_t all = 0;
   for (std::int64_t i = 0; i < ids.elements(); ++i) {
@@ -239,10 +218,8 @@ void CpuBackend::limit_choices(Tensor kept, Tensor dropped, Tensor ids, const Ch
   });
 }
 
-void CpuBackend::find_visits(Tensor visits, Tensor ids, const ExpertOwners& owners) {
+void CpuBackend::do_find_visits(Tensor visits, Tensor ids, const ExpertOwners& owners) {
   const std::int64_t ranks = visits.extent(1), k = ids.extent(1);
-  KINTSUGI_CHECK(visits.extent(0) == ids.extent(0), "find_visits: {} of {}",
-                 to_string(visits.shape()), to_string(ids.shape()));
   for (std::int64_t token = 0; token < ids.extent(0); ++token) {
     std::int32_t* const visit = visits.as<std::int32_t>() + token * ranks;
     std::fill_n(visit, ranks, -1);

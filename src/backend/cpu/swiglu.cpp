@@ -4,10 +4,8 @@
 
 namespace kintsugi {
 
-void CpuBackend::swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
+void CpuBackend::do_swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
   const std::int64_t rows = out.extent(0), width = out.extent(1);
-  KINTSUGI_CHECK(gate_up.extent(1) == 2 * width, "swiglu {} of {}", to_string(out.shape()),
-                 to_string(gate_up.shape()));
   visit_float(out.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run_ranges(rows, 8, [&](std::int64_t begin, std::int64_t end, int) {
@@ -22,10 +20,10 @@ void CpuBackend::swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
       }
     });
   });
-  if (maxima) find_maxima(maxima, out);
+  if (maxima) do_find_maxima(maxima, out);
 }
 
-void CpuBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, Maxima maxima) {
+void CpuBackend::do_swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, Maxima maxima) {
   const std::int64_t rows = dout.extent(0), width = dout.extent(1);
   visit_float(dout.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -44,7 +42,7 @@ void CpuBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, M
       }
     });
   });
-  if (maxima) find_maxima(maxima, dgate_up);
+  if (maxima) do_find_maxima(maxima, dgate_up);
 }
 
 }  // namespace kintsugi

@@ -93,8 +93,9 @@ class GpuBackend final : public Backend {
   void finish(Transfer transfer) override { transfers_.finish(transfer); }
   LinkTotals link_totals() override { return transfers_.totals(); }
 
+ private:
 #define KINTSUGI_OPERATION(operation, parameters, ...)                     \
-  void operation parameters override {                                     \
+  void do_##operation parameters override {                                \
     const auto span = timer_.span([&] {                                    \
       return operation_span(operation_name(#operation, __VA_ARGS__),       \
                             costs_.operation(__VA_ARGS__));                \
@@ -104,7 +105,6 @@ class GpuBackend final : public Backend {
   }
 #include "backend/operations.def"
 
- private:
   double measure_flops(DType dtype);
   Transfer start_transfer(Transfers::Direction direction, const Tensor& to, const Tensor& from);
 

@@ -105,9 +105,7 @@ void add_to_state(const Context& context, const Tensor& state, const Tensor& x, 
                   const Tensor& workspace, const RetentionOptions& options,
                   RetentionFactor factor) {
   RetentionSizes n = retention_sizes(x, y, options);
-  check_retention_state(state, y.dtype(), n, false);
   const RetentionWorkspace buffers(workspace, y.dtype(), n, false);
-  KINTSUGI_CHECK(workspace, "retention of {} needs a workspace", to_string(x.shape()));
   retention_tables(context, buffers, options);
   n.chunk = n.length;
   const Tensor scaled = as_operand(buffers.keys);
@@ -123,12 +121,8 @@ void add_to_state(const Context& context, const Tensor& state, const Tensor& x, 
 void retention_forward(const Context& context, Tensor out, Tensor q, Tensor k, Tensor v,
                        Tensor state, Tensor workspace, const RetentionOptions& options) {
   const RetentionSizes n = retention_sizes(k, v, options);
-  check_retention_state(state, v.dtype(), n, true);
-  KINTSUGI_CHECK(q.shape() == k.shape() && out.shape() == v.shape(), "retention: q {}, out {}",
-                 to_string(q.shape()), to_string(out.shape()));
   if (out.elements() == 0) return;
   if (n.length == 1) return retention_token(context, out, q, k, v, state, options);
-  KINTSUGI_CHECK(workspace, "retention of {} needs a workspace", to_string(q.shape()));
   const RetentionWorkspace buffers(workspace, v.dtype(), n, false);
   const Tensor keys = as_operand(buffers.keys), queries = as_operand(buffers.queries);
   const Chunks chunks(context, n, {out, q, k, v});
@@ -151,14 +145,7 @@ void retention_backward(const Context& context, Tensor dq, Tensor dk, Tensor dv,
                         Tensor q, Tensor k, Tensor v, Tensor state, Tensor dstate, Tensor workspace,
                         const RetentionOptions& options) {
   const RetentionSizes n = retention_sizes(k, v, options);
-  check_retention_state(state, v.dtype(), n, true);
-  check_retention_state(dstate, v.dtype(), n, true);
-  KINTSUGI_CHECK(q.shape() == k.shape() && dq.shape() == k.shape() && dk.shape() == k.shape() &&
-                     dv.shape() == v.shape() && dout.shape() == v.shape(),
-                 "retention: gradients {}, {} of {}", to_string(dq.shape()), to_string(dv.shape()),
-                 to_string(dout.shape()));
   if (dout.elements() == 0) return;
-  KINTSUGI_CHECK(workspace, "retention of {} needs a workspace", to_string(q.shape()));
   const RetentionWorkspace buffers(workspace, v.dtype(), n, true);
   const Tensor keys = as_operand(buffers.keys), queries = as_operand(buffers.queries);
   const Chunks chunks(context, n, {dq, dk, dv, dout, q, k, v});
@@ -201,7 +188,6 @@ void retention_backward(const Context& context, Tensor dq, Tensor dk, Tensor dv,
 void retention_state(const Context& context, Tensor state, Tensor k, Tensor v, Tensor workspace,
                      const RetentionOptions& options) {
   if (k.extent(1) == 1) {
-    check_retention_state(state, v.dtype(), retention_sizes(k, v, options), false);
     return decay_state(context, state, 1, k, v, options);
   }
   add_to_state(context, state, k, v, workspace, options, RetentionFactor::ToState);

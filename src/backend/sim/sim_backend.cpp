@@ -36,7 +36,7 @@ void SimBackend::add_memory(const char* name, std::initializer_list<Tensor> tens
 
 void SimBackend::upload(Tensor destination, const void*) { add_memory("upload", {destination}); }
 void SimBackend::download(void*, Tensor source) { add_memory("download", {source}); }
-void SimBackend::copy(Tensor destination, Tensor source) {
+void SimBackend::do_copy(Tensor destination, Tensor source) {
   add_memory("copy", {destination, source});
 }
 void SimBackend::fill(Tensor x, double) { add_memory("fill", {x}); }
@@ -56,7 +56,7 @@ void SimBackend::add_matmul(const char* name, DType dtype, std::int64_t m, std::
        .k = k});
 }
 
-void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
+void SimBackend::do_matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
   const int rows = c.rank() - 2;
   const std::int64_t batch = rows == 0 ? 1 : c.extent(0);
   const std::int64_t m = c.extent(rows), n = c.extent(rows + 1),
@@ -66,58 +66,59 @@ void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& optio
   if (options.accumulate) bytes += bytes_of({c});
   add_matmul("matmul", a.dtype(), batch * m, n, k, bytes);
 }
-void SimBackend::quantize(Quantized rows, Quantized columns, Tensor x,
-                          const QuantizeOptions& options) {
+void SimBackend::do_quantize(Quantized rows, Quantized columns, Tensor x,
+                             const QuantizeOptions& options) {
   // x is read once for the scales, unless they are known or of rows alone, and once for the values.
   const bool known = options.maxima && !options.one_scale,
              once = known || (!columns && !options.one_scale);
   add_memory("quantize",
              {x, once ? Tensor() : x, rows.values, rows.scales, columns.values, columns.scales});
 }
-void SimBackend::find_maxima(Maxima maxima, Tensor x, bool) {
+void SimBackend::do_find_maxima(Maxima maxima, Tensor x, bool) {
   add_memory("find_maxima", {x, maxima.rows, maxima.columns});
 }
-void SimBackend::matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& options) {
+void SimBackend::do_matmul_fp8(Tensor c, Quantized a, Quantized b, const MatmulOptions& options) {
   double bytes = bytes_of({a.values, b.values, c, options.bias, options.residual});
   if (options.accumulate) bytes += bytes_of({c});
   add_matmul("matmul_fp8", DType::F8, c.extent(0), c.extent(1), a.columns(), bytes);
 }
-void SimBackend::bias_backward(Tensor dbias, Tensor dy) {
+void SimBackend::do_bias_backward(Tensor dbias, Tensor dy) {
   add_memory("bias_backward", {dbias, dy});
 }
 
 // ---- normalisation
 
-void SimBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double,
-                                  Maxima maxima) {
+void SimBackend::do_rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double,
+                                     Maxima maxima) {
   add_memory("rms_norm_forward", {y, rstd, x, weight, maxima.rows, maxima.columns});
 }
-void SimBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                   Tensor rstd, Tensor residual_gradient, Maxima maxima) {
+void SimBackend::do_rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                                      Tensor rstd, Tensor residual_gradient, Maxima maxima) {
   add_memory("rms_norm_backward",
              {dx, dweight, dy, x, weight, rstd, residual_gradient, maxima.rows, maxima.columns});
 }
-void SimBackend::rms_norm_partial(Tensor sums, Tensor x) {
+void SimBackend::do_rms_norm_partial(Tensor sums, Tensor x) {
   add_memory("rms_norm_partial", {x, sums});
 }
-void SimBackend::rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight, Tensor sums,
-                                 std::int64_t, double) {
+void SimBackend::do_rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight, Tensor sums,
+                                    std::int64_t, double) {
   add_memory("rms_norm_merged", {y, rstd, x, weight, sums});
 }
-void SimBackend::rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Tensor weight) {
+void SimBackend::do_rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Tensor weight) {
   add_memory("rms_norm_backward_partial", {dy, x, weight, sums});
 }
-void SimBackend::rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, Tensor x,
-                                          Tensor weight, Tensor rstd, Tensor sums, std::int64_t) {
+void SimBackend::do_rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, Tensor x,
+                                             Tensor weight, Tensor rstd, Tensor sums,
+                                             std::int64_t) {
   add_memory("rms_norm_backward_merged", {dx, dweight, dy, x, weight, rstd, sums});
 }
-void SimBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                    Tensor bias, double, Maxima maxima) {
+void SimBackend::do_layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                       Tensor bias, double, Maxima maxima) {
   add_memory("layer_norm_forward", {y, mean, rstd, x, weight, bias, maxima.rows, maxima.columns});
 }
-void SimBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
-                                     Tensor weight, Tensor mean, Tensor rstd,
-                                     Tensor residual_gradient, Maxima maxima) {
+void SimBackend::do_layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy,
+                                        Tensor x, Tensor weight, Tensor mean, Tensor rstd,
+                                        Tensor residual_gradient, Maxima maxima) {
   add_memory("layer_norm_backward", {dx, dweight, dbias, dy, x, weight, mean, rstd,
                                      residual_gradient, maxima.rows, maxima.columns});
 }
@@ -140,24 +141,24 @@ void SimBackend::attention(Kind kind, const Tensor& q, const Tensor& k, double m
        .k = keys,
        .head_dim = q.extent(3)});
 }
-void SimBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
-                                   const AttentionOptions& options) {
+void SimBackend::do_attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                      const AttentionOptions& options) {
   attention(Kind::AttentionForward, q, k, static_cast<double>(q.extent(3) + v.extent(3)),
             bytes_of({out, lse, q, k, v}), options);
 }
 // Recomputes the scores, then the gradients of values, probabilities, queries and keys: five
 // matmuls.
-void SimBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                    Tensor lse, Tensor q, Tensor k, Tensor v,
-                                    const AttentionOptions& options) {
+void SimBackend::do_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
+                                       Tensor lse, Tensor q, Tensor k, Tensor v,
+                                       const AttentionOptions& options) {
   attention(Kind::AttentionBackward, q, k, static_cast<double>(3 * q.extent(3) + 2 * v.extent(3)),
             bytes_of({dq, dk, dv, dout, out, lse, q, k, v}), options);
 }
-void SimBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
+void SimBackend::do_attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
   add_memory("attention_merge", {out, out, lse, lse, part_out, part_lse});
 }
-void SimBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor values,
-                                 const PagedAttentionOptions& options) {
+void SimBackend::do_paged_attention(Tensor out, Tensor q, Tensor keys, Tensor values,
+                                    const PagedAttentionOptions& options) {
   // Every tile reads the keys and values of its sequence, at most max_keys.
   const bool within = values.data() == keys.data();  // the values are a part of the keys
   const double tiles = static_cast<double>(options.tiles.extent(0)),
@@ -167,16 +168,16 @@ void SimBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor value
              tiles * static_cast<double>(options.max_keys) * width *
                  static_cast<double>(size_of(keys.dtype())));
 }
-void SimBackend::rope_store(Tensor, Tensor, Tensor q, Tensor k, Tensor v, Tensor rows, Tensor,
-                            Tensor positions) {
+void SimBackend::do_rope_store(Tensor, Tensor, Tensor q, Tensor k, Tensor v, Tensor rows, Tensor,
+                               Tensor positions) {
   add_memory("rope_store", {q, q, k, k, v, v, rows, positions});
 }
-void SimBackend::sum_heads(Tensor y, Tensor x) { add_memory("sum_heads", {y, x}); }
-void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
+void SimBackend::do_sum_heads(Tensor y, Tensor x) { add_memory("sum_heads", {y, x}); }
+void SimBackend::do_rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
   add_memory("rope", {x, x, positions});
 }
-void SimBackend::rope_backward(Tensor x, Tensor table, Tensor positions, std::int64_t heads,
-                               Maxima maxima) {
+void SimBackend::do_rope_backward(Tensor x, Tensor table, Tensor positions, std::int64_t heads,
+                                  Maxima maxima) {
   const Tensor rotated = x.part(1, 0, heads * table.extent(1));  // the others are not written
   add_memory("rope_backward", {x, rotated, positions, maxima.rows, maxima.columns});
 }
@@ -192,8 +193,8 @@ void SimBackend::chunk_matmuls(const char* name, DType dtype, const RetentionSiz
                static_cast<double>(chunks * (m * k + k * n + m * n)) *
                    static_cast<double>(size_of(dtype)));
 }
-void SimBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Tensor state, Tensor,
-                                   const RetentionOptions& options) {
+void SimBackend::do_retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Tensor state,
+                                      Tensor, const RetentionOptions& options) {
   if (q.extent(1) == 1) return add_memory("retention_forward", {out, q, k, v, state});
   const RetentionSizes n = retention_sizes(k, v, options);
   const RetentionWorkspace buffers({}, k.dtype(), n, false);
@@ -204,9 +205,9 @@ void SimBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Ten
   add_memory("retention_forward", {q, q, k, k},
              2 * planned_bytes({buffers.states, buffers.scores}));
 }
-void SimBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
-                                    Tensor k, Tensor v, Tensor state, Tensor dstate, Tensor,
-                                    const RetentionOptions& options) {
+void SimBackend::do_retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
+                                       Tensor k, Tensor v, Tensor state, Tensor dstate, Tensor,
+                                       const RetentionOptions& options) {
   if (q.extent(1) == 1)
     return add_memory("retention_backward", {dq, dk, dv, dout, q, k, v, state, dstate});
   const RetentionSizes n = retention_sizes(k, v, options);
@@ -227,20 +228,20 @@ void SimBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
   add_memory("retention_backward", {q, q, k, k, dq, dq, dk, dk},
              2 * planned_bytes({buffers.states, buffers.dstates, buffers.scores, buffers.dscores}));
 }
-void SimBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
-                                 const RetentionOptions&) {
+void SimBackend::do_retention_state(Tensor state, Tensor k, Tensor v, Tensor,
+                                    const RetentionOptions&) {
   state_sum("retention_state", state, k, v);
 }
-void SimBackend::retention_step(Tensor out, Tensor states, Tensor q, Tensor k, Tensor v,
-                                Tensor slots, Tensor, const RetentionOptions&) {
+void SimBackend::do_retention_step(Tensor out, Tensor states, Tensor q, Tensor k, Tensor v,
+                                   Tensor slots, Tensor, const RetentionOptions&) {
   const double state = static_cast<double>(states.bytes()) / static_cast<double>(states.extent(0));
   add_memory("retention_step", {out, q, k, v, slots}, 2 * static_cast<double>(q.extent(0)) * state);
 }
-void SimBackend::retention_decay(Tensor state, std::int64_t, const RetentionOptions&) {
+void SimBackend::do_retention_decay(Tensor state, std::int64_t, const RetentionOptions&) {
   add_memory("retention_decay", {state, state});
 }
-void SimBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
-                                          const RetentionOptions&) {
+void SimBackend::do_retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
+                                             const RetentionOptions&) {
   state_sum("retention_state_backward", dstate, q, dout);
 }
 void SimBackend::state_sum(const char* name, const Tensor& state, const Tensor& x,
@@ -250,11 +251,11 @@ void SimBackend::state_sum(const char* name, const Tensor& state, const Tensor& 
                bytes_of({state, state, x, y}));
   add_memory(name, {state, state, x, x});  // decay of the state, and a scaled copy of x
 }
-void SimBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate, double) {
+void SimBackend::do_gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate, double) {
   add_memory("gated_norm_forward", {y, rstd, x, gate});
 }
-void SimBackend::gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor x, Tensor gate,
-                                     Tensor rstd) {
+void SimBackend::do_gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor x, Tensor gate,
+                                        Tensor rstd) {
   add_memory("gated_norm_backward", {dx, dgate, dy, x, gate, rstd});
 }
 
@@ -281,55 +282,55 @@ void SimBackend::add_grouped(const char* name, const Tensor& c, const Tensor& a,
   operation.flops = 2.0 * used * static_cast<double>(n) * static_cast<double>(k);
 }
 
-void SimBackend::route(Tensor ids, Tensor weights, Tensor logits, Tensor bias,
-                       const RouteOptions&) {
+void SimBackend::do_route(Tensor ids, Tensor weights, Tensor logits, Tensor bias,
+                          const RouteOptions&) {
   add_memory("route", {logits, ids, weights, bias});
 }
-void SimBackend::route_backward(Tensor dlogits, Tensor dweights, Tensor ids, Tensor logits,
-                                const RouteOptions&, const RouteLosses& losses) {
+void SimBackend::do_route_backward(Tensor dlogits, Tensor dweights, Tensor ids, Tensor logits,
+                                   const RouteOptions&, const RouteLosses& losses) {
   add_memory("route_backward", {dlogits, dweights, ids, logits, losses.balance});
 }
-void SimBackend::route_statistics(Tensor counts, Tensor probabilities, Tensor squared_log_z,
-                                  Tensor ids, Tensor logits, const RouteOptions&) {
+void SimBackend::do_route_statistics(Tensor counts, Tensor probabilities, Tensor squared_log_z,
+                                     Tensor ids, Tensor logits, const RouteOptions&) {
   add_memory("route_statistics", {logits, ids, counts, probabilities, squared_log_z});
 }
-void SimBackend::balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tensor probabilities,
-                              double, double) {
+void SimBackend::do_balance_loss(Tensor loss, Tensor gradient, Tensor counts, Tensor probabilities,
+                                 double, double) {
   add_memory("balance_loss", {gradient, counts, probabilities, loss});
 }
-void SimBackend::order_choices(ExpertRows rows, Tensor positions, Tensor ids, std::int64_t) {
+void SimBackend::do_order_choices(ExpertRows rows, Tensor positions, Tensor ids, std::int64_t) {
   add_memory("order_choices", {ids, ids, positions, rows.rows, rows.offsets});
 }
-void SimBackend::limit_choices(Tensor kept, Tensor dropped, Tensor ids, const ChoiceLimit&) {
+void SimBackend::do_limit_choices(Tensor kept, Tensor dropped, Tensor ids, const ChoiceLimit&) {
   add_memory("limit_choices", {kept, dropped, ids});
 }
-void SimBackend::find_visits(Tensor visits, Tensor ids, const ExpertOwners&) {
+void SimBackend::do_find_visits(Tensor visits, Tensor ids, const ExpertOwners&) {
   add_memory("find_visits", {visits, ids});
 }
-void SimBackend::gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
+void SimBackend::do_gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
   add_memory("gather_rows", {x, rows.rows}, planned_bytes({y}));
 }
-void SimBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
-                                const GroupedOptions&) {
+void SimBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
+                                   const GroupedOptions&) {
   add_grouped("grouped_matmul", c, a, b, false, rows, 0);
   used_[c.data()] = rows.used;
 }
-void SimBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
-                                         const GroupedOptions& options) {
+void SimBackend::do_grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
+                                            const GroupedOptions& options) {
   add_grouped("grouped_weight_gradient", dw, a, b, true, rows,
               options.accumulate ? bytes_of({dw}) : 0);
 }
-void SimBackend::expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,
-                                       const ExpertRows& rows) {
+void SimBackend::do_expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,
+                                          const ExpertRows& rows) {
   add_memory("expert_swiglu_forward", {weights, rows.rows},
              rows.used * planned_bytes({out, gate_up}));
 }
-void SimBackend::expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor dout,
-                                        Tensor gate_up, Tensor weights, const ExpertRows& rows) {
+void SimBackend::do_expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor dout,
+                                           Tensor gate_up, Tensor weights, const ExpertRows& rows) {
   add_memory("expert_swiglu_backward", {weights, dweights, rows.rows},
              rows.used * planned_bytes({dgate_up, dout, gate_up}));
 }
-void SimBackend::combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
+void SimBackend::do_combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
   const auto used = used_.find(x.data());
   add_memory("combine_rows", {y, positions, residual},
              (used == used_.end() ? 1.0 : used->second) * planned_bytes({x}));
@@ -337,56 +338,58 @@ void SimBackend::combine_rows(Tensor y, Tensor x, Tensor positions, Tensor resid
 
 // ---- fresh weights
 
-void SimBackend::draw(Tensor x, const DrawOptions&) { add_memory("draw", {x}); }
+void SimBackend::do_draw(Tensor x, const DrawOptions&) { add_memory("draw", {x}); }
 
 // ---- element-wise
 
-void SimBackend::swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
+void SimBackend::do_swiglu_forward(Tensor out, Tensor gate_up, Maxima maxima) {
   add_memory("swiglu_forward", {out, gate_up, maxima.rows, maxima.columns});
 }
-void SimBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, Maxima maxima) {
+void SimBackend::do_swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up, Maxima maxima) {
   add_memory("swiglu_backward", {dgate_up, dout, gate_up, maxima.rows, maxima.columns});
 }
-void SimBackend::gelu_forward(Tensor out, Tensor x, Maxima maxima) {
+void SimBackend::do_gelu_forward(Tensor out, Tensor x, Maxima maxima) {
   add_memory("gelu_forward", {out, x, maxima.rows, maxima.columns});
 }
-void SimBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x, Maxima maxima) {
+void SimBackend::do_gelu_backward(Tensor dx, Tensor dout, Tensor x, Maxima maxima) {
   add_memory("gelu_backward", {dx, dout, x, maxima.rows, maxima.columns});
 }
-void SimBackend::dropout(Tensor y, Tensor x, const DropoutOptions&, Tensor residual) {
+void SimBackend::do_dropout(Tensor y, Tensor x, const DropoutOptions&, Tensor residual) {
   add_memory("dropout", {y, x, residual});
 }
-void SimBackend::add(Tensor y, Tensor x) { add_memory("add", {y, y, x}); }
+void SimBackend::do_add(Tensor y, Tensor x) { add_memory("add", {y, y, x}); }
 
 // ---- tokens
 
-void SimBackend::embedding_forward(Tensor out, Tensor ids, Tensor, bool accumulate, std::int64_t) {
+void SimBackend::do_embedding_forward(Tensor out, Tensor ids, Tensor, bool accumulate,
+                                      std::int64_t) {
   add_memory("embedding_forward", {out, out, ids, accumulate ? out : Tensor()});
 }
-void SimBackend::embedding_backward(Tensor, Tensor ids, Tensor dout, std::int64_t) {
+void SimBackend::do_embedding_backward(Tensor, Tensor ids, Tensor dout, std::int64_t) {
   // The gradient's rows are read and written in accumulator precision.
   const double rows = static_cast<double>(dout.elements()) *
                       static_cast<double>(size_of(accumulator_of(dout.dtype())));
   add_memory("embedding_backward", {dout, ids}, 2 * rows);
 }
-void SimBackend::scatter_rows(Tensor, Tensor x, Tensor rows) {
+void SimBackend::do_scatter_rows(Tensor, Tensor x, Tensor rows) {
   add_memory("scatter_rows", {x, x, rows});
 }
-void SimBackend::read_logits(Tensor values, Tensor ids, Tensor log_sum, Tensor chosen,
-                             Tensor logits, Tensor targets, std::int64_t) {
+void SimBackend::do_read_logits(Tensor values, Tensor ids, Tensor log_sum, Tensor chosen,
+                                Tensor logits, Tensor targets, std::int64_t) {
   add_memory("read_logits", {logits, values, ids, log_sum, chosen, targets});
 }
-void SimBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                               const CrossEntropyOptions& options) {
+void SimBackend::do_cross_entropy(Tensor losses, Tensor logits, Tensor targets,
+                                  const CrossEntropyOptions& options) {
   add_memory("cross_entropy", {logits, options.gradient_scale != 0 ? logits : Tensor(), logits,
                                losses, targets, options.weights, options.smallest_losses});
 }
-void SimBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
-                                       std::int64_t) {
+void SimBackend::do_cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
+                                          std::int64_t) {
   add_memory("cross_entropy_partial", {logits, partial, targets});
 }
-void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
-                                      std::int64_t, const CrossEntropyOptions& options) {
+void SimBackend::do_cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets,
+                                         Tensor partials, std::int64_t,
+                                         const CrossEntropyOptions& options) {
   const bool writes = options.gradient_scale != 0;
   add_memory("cross_entropy_merged", {writes ? logits : losses, writes ? logits : Tensor(), losses,
                                       targets, partials, options.weights, options.smallest_losses});
@@ -394,39 +397,40 @@ void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targe
 
 // ---- preferences
 
-void SimBackend::range_sums(Tensor sums, Tensor x, Tensor ranges) {
+void SimBackend::do_range_sums(Tensor sums, Tensor x, Tensor ranges) {
   add_memory("range_sums", {sums, x, ranges});
 }
-void SimBackend::preference_loss(Tensor weights, Tensor totals, Tensor sums, Tensor reference,
-                                 Tensor ranges, const PreferenceOptions&) {
+void SimBackend::do_preference_loss(Tensor weights, Tensor totals, Tensor sums, Tensor reference,
+                                    Tensor ranges, const PreferenceOptions&) {
   add_memory("preference_loss", {weights, totals, sums, reference, ranges});
 }
 
 // ---- reductions and the optimizer
 
-void SimBackend::sum(Tensor out, Tensor x) { add_memory("sum", {x, out}); }
-void SimBackend::squared_norm(Tensor out, Tensor x) { add_memory("squared_norm", {x, out}); }
-void SimBackend::clip_scale(Tensor scale, Tensor squared_norm, const ClipOptions&) {
+void SimBackend::do_sum(Tensor out, Tensor x) { add_memory("sum", {x, out}); }
+void SimBackend::do_squared_norm(Tensor out, Tensor x) { add_memory("squared_norm", {x, out}); }
+void SimBackend::do_clip_scale(Tensor scale, Tensor squared_norm, const ClipOptions&) {
   add_memory("clip_scale", {scale, squared_norm});
 }
-void SimBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
-                       Tensor gradient, Tensor, const AdamWOptions&) {
+void SimBackend::do_adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
+                          Tensor gradient, Tensor, const AdamWOptions&) {
   const bool copied = master.data() != weight.data();
   add_memory("adamw", {weight, copied ? master : weight, copied ? master : Tensor(), moment1,
                        moment1, moment2, moment2, gradient});
 }
-void SimBackend::momentum(Tensor direction, Tensor moment, Tensor gradient, Tensor,
-                          const MomentumOptions&) {
+void SimBackend::do_momentum(Tensor direction, Tensor moment, Tensor gradient, Tensor,
+                             const MomentumOptions&) {
   add_memory("momentum", {moment, moment, gradient, direction});
 }
-void SimBackend::divide_by_norms(Tensor x, Tensor squared_norms, double) {
+void SimBackend::do_divide_by_norms(Tensor x, Tensor squared_norms, double) {
   add_memory("divide_by_norms", {x, x, squared_norms});
 }
-void SimBackend::descend(Tensor weight, Tensor master, Tensor direction, Tensor, double, double) {
+void SimBackend::do_descend(Tensor weight, Tensor master, Tensor direction, Tensor, double,
+                            double) {
   const bool copied = master.data() != weight.data();
   add_memory("descend", {weight, copied ? master : weight, copied ? master : Tensor(), direction});
 }
-void SimBackend::moving_average(Tensor average, Tensor x, double, Tensor) {
+void SimBackend::do_moving_average(Tensor average, Tensor x, double, Tensor) {
   add_memory("moving_average", {average, average, x});
 }
 

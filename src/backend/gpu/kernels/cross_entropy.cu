@@ -230,23 +230,6 @@ int threads_for(int columns) {
   return std::clamp(ceil_div(ceil_div(columns, kVecSize<T>), 32) * 32, 32, most);
 }
 
-void check_shapes(const Tensor& logits, const Tensor& targets) {
-  KINTSUGI_CHECK(
-      logits.rank() == 2 && targets.elements() == logits.extent(0) && targets.contiguous(),
-      "cross_entropy: targets {} for logits {}", to_string(targets.shape()),
-      to_string(logits.shape()));
-}
-
-void check_losses(const Tensor& losses, const Tensor& logits, const CrossEntropyOptions& options) {
-  KINTSUGI_CHECK(losses.elements() == logits.extent(0) && losses.contiguous(),
-                 "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
-                 to_string(logits.shape()));
-  for (const Tensor& vector : {options.weights, options.squared_log_z, options.smallest_losses})
-    KINTSUGI_CHECK(!vector || (vector.elements() == logits.extent(0) && vector.contiguous()),
-                   "cross_entropy: weights or an output {} for logits {}",
-                   to_string(vector.shape()), to_string(logits.shape()));
-}
-
 template <class A>
 Options<A> on_device(const CrossEntropyOptions& options) {
   const auto data = [](const Tensor& x) { return x ? data_of<A>(x) : nullptr; };
@@ -258,8 +241,6 @@ Options<A> on_device(const CrossEntropyOptions& options) {
 
 void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor targets,
                    const CrossEntropyOptions& options) {
-  check_shapes(logits, targets);
-  check_losses(losses, logits, options);
   if (logits.elements() == 0) return;
   const auto rows = static_cast<unsigned>(logits.extent(0));
   const int vocabulary = static_cast<int>(logits.extent(1));
@@ -272,10 +253,6 @@ void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor 
 
 void cross_entropy_partial(const Context& context, Tensor partial, Tensor logits, Tensor targets,
                            std::int64_t first_column) {
-  check_shapes(logits, targets);
-  KINTSUGI_CHECK(partial.shape() == Shape({logits.extent(0), 3}) && partial.contiguous(),
-                 "cross_entropy: partial sums {} for logits {}", to_string(partial.shape()),
-                 to_string(logits.shape()));
   if (logits.extent(0) == 0) return;
   const auto rows = static_cast<unsigned>(logits.extent(0));
   const int columns = static_cast<int>(logits.extent(1));
@@ -289,12 +266,6 @@ void cross_entropy_partial(const Context& context, Tensor partial, Tensor logits
 void cross_entropy_merged(const Context& context, Tensor losses, Tensor logits, Tensor targets,
                           Tensor partials, std::int64_t first_column,
                           const CrossEntropyOptions& options) {
-  check_shapes(logits, targets);
-  check_losses(losses, logits, options);
-  KINTSUGI_CHECK(partials.rank() == 3 && partials.contiguous() &&
-                     partials.extent(1) == logits.extent(0) && partials.extent(2) == 3,
-                 "cross_entropy: partial sums {} for logits {}", to_string(partials.shape()),
-                 to_string(logits.shape()));
   if (logits.extent(0) == 0) return;
   const auto rows = static_cast<unsigned>(logits.extent(0));
   const int columns = static_cast<int>(logits.extent(1));

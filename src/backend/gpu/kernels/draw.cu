@@ -78,7 +78,6 @@ void draw_on_host(const Context& context, T* to, std::int64_t stride, std::int64
 }  // namespace
 
 void draw(const Context& context, Tensor x, const DrawOptions& options) {
-  KINTSUGI_CHECK(x.rank() == 2, "draws for {}", to_string(x.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const auto run = is_on_device(x.data()) ? launch_draw<T> : draw_on_host<T>;

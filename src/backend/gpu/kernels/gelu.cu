@@ -1,5 +1,4 @@
 // GELU in the tanh form: x/2 (1 + tanh u) = x * sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3).
-#include "backend/fp8_scale.h"
 #include "backend/gpu/kernels.h"
 #include "backend/gpu/kernels/device.cuh"
 #include "backend/gpu/kernels/launch.cuh"
@@ -121,9 +120,6 @@ void launch_strips(const Context& context, const Tensor& result, const Maxima& m
 }  // namespace
 
 void gelu_forward(const Context& context, Tensor out, Tensor x, Maxima maxima) {
-  KINTSUGI_CHECK(out.contiguous() && x.contiguous() && out.elements() == x.elements(),
-                 "gelu of {} to {}", to_string(x.shape()), to_string(out.shape()));
-  if (maxima) check_maxima(maxima, out);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
@@ -140,10 +136,6 @@ void gelu_forward(const Context& context, Tensor out, Tensor x, Maxima maxima) {
 }
 
 void gelu_backward(const Context& context, Tensor dx, Tensor dout, Tensor x, Maxima maxima) {
-  KINTSUGI_CHECK(dx.contiguous() && dout.contiguous() && x.contiguous() &&
-                     dx.elements() == x.elements() && dout.elements() == x.elements(),
-                 "gelu of {}, its gradient {}", to_string(x.shape()), to_string(dout.shape()));
-  if (maxima) check_maxima(maxima, dx);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;

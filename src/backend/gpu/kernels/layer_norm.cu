@@ -1,5 +1,4 @@
 // LayerNorm: y = (x - mean) * rstd * w + b.
-#include "backend/fp8_scale.h"
 #include "backend/gpu/kernels.h"
 #include "backend/gpu/kernels/launch.cuh"
 #include "backend/gpu/kernels/norm.cuh"
@@ -120,12 +119,14 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>)
   maxima.finish();
 }
 
-template <class T, int N, int kVecs, int kLanes>
+template <class T, int N, int kVecs, int kLanes, bool kMaxima>
 void launch_forward(const Context& context, const Forward<T>& p, int packs) {
-  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-  const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
-  launch_kernel(context.stream, forward_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
-                packs);
+  if constexpr (kMaxima)
+    launch_resident<kVecs, kLanes>(context, forward_maxima_kernel<T, N, kVecs, kLanes>, p, packs);
+  else
+    launch_kernel(context.stream, forward_kernel<T, N, kVecs, kLanes>,
+                  norm_blocks<kVecs, kLanes>(p.rows, packs),
+                  norm_grid<kVecs, kLanes>(packs).threads, 0, p, packs);
 }
 
 template <class T>
@@ -207,24 +208,10 @@ void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, Acc
   add_partials(context, dbias, p.partials + p.width, blocks, 2 * p.width, p.width);
 }
 
-void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                  const Tensor& rstd) {
-  KINTSUGI_CHECK(y.shape() == x.shape() && weight.elements() == x.extent(x.rank() - 1) &&
-                     mean.elements() == row_count(x) && mean.contiguous() &&
-                     rstd.elements() == row_count(x) && rstd.contiguous(),
-                 "layer norm of {} to {} with {}, {} and {}", to_string(x.shape()),
-                 to_string(y.shape()), to_string(weight.shape()), to_string(mean.shape()),
-                 to_string(rstd.shape()));
-}
-
 }  // namespace
 
 void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                         Tensor weight, Tensor bias, double eps, Maxima maxima) {
-  check_shapes(y, x, weight, mean, rstd);
-  KINTSUGI_CHECK(bias.elements() == weight.elements(), "layer norm with bias {}",
-                 to_string(bias.shape()));
-  if (maxima) check_maxima(maxima, y);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Forward<T> p = {.y = rows_of<T>(y),
@@ -239,14 +226,9 @@ void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rs
                           .maxima = maxima_bits(maxima)};
     const bool aligned = p.y.aligned() && p.x.aligned() && aligned16(p.weight) && aligned16(p.bias);
     for_norm_forward<T>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      if constexpr (kFindsMaxima<T, N, kVecs, kLanes>)
-        if (maxima) {
-          clear_maxima(context, maxima);
-          return launch_resident<kVecs, kLanes>(context, forward_maxima_kernel<T, N, kVecs, kLanes>,
-                                                p, packs);
-        }
-      launch_forward<T, N, kVecs, kLanes>(context, p, packs);
-      if (maxima) find_maxima(context, maxima, y);
+      launch_with_maxima<kFindsMaxima<T, N, kVecs, kLanes>>(
+          context, y, maxima,
+          [&]<bool kMaxima>() { launch_forward<T, N, kVecs, kLanes, kMaxima>(context, p, packs); });
     });
   });
 }
@@ -254,11 +236,6 @@ void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rs
 void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dbias, Tensor dy,
                          Tensor x, Tensor weight, Tensor mean, Tensor rstd,
                          Tensor residual_gradient, Maxima maxima) {
-  check_shapes(dx, x, weight, mean, rstd);
-  KINTSUGI_CHECK(
-      dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
-      "layer norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
-  if (maxima) check_maxima(maxima, dx);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Backward<T> p = {.dx = rows_of<T>(dx),
@@ -277,14 +254,11 @@ void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tens
     Acc<T>*weight_target = data_of<Acc<T>>(dweight), *bias_target = data_of<Acc<T>>(dbias);
     // Two sums per column leave no registers for several packs of a row per thread of a warp.
     for_norm_backward<T, 1>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      if constexpr (kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2)
-        if (maxima) {
-          clear_maxima(context, maxima);
-          return launch_backward<T, N, kVecs, kLanes, true>(context, p, weight_target, bias_target,
-                                                            packs);
-        }
-      launch_backward<T, N, kVecs, kLanes, false>(context, p, weight_target, bias_target, packs);
-      if (maxima) find_maxima(context, maxima, dx);
+      constexpr bool kPossible = kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2;
+      launch_with_maxima<kPossible>(context, dx, maxima, [&]<bool kMaxima>() {
+        launch_backward<T, N, kVecs, kLanes, kMaxima>(context, p, weight_target, bias_target,
+                                                      packs);
+      });
     });
   });
 }

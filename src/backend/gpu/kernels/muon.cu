@@ -137,10 +137,6 @@ void launch_descend(const Context& context, const Tensor& weight, const Tensor& 
 void momentum(const Context& context, Tensor direction, Tensor moment, Tensor gradient,
               Tensor gradient_scale, const MomentumOptions& options) {
   const std::int64_t n = moment.elements();
-  KINTSUGI_CHECK(gradient.elements() == n && (!direction || direction.elements() == n) &&
-                     moment.contiguous() && gradient.contiguous() &&
-                     (!direction || direction.contiguous()),
-                 "momentum: tensors of different lengths");
   if (n == 0) return;
   visit_device_float(direction ? direction.dtype() : gradient.dtype(), [&]<class D>() {
     if (gradient.dtype() == DType::F64)
@@ -156,9 +152,6 @@ void momentum(const Context& context, Tensor direction, Tensor moment, Tensor gr
 }
 
 void divide_by_norms(const Context& context, Tensor x, Tensor squared_norms, double eps) {
-  KINTSUGI_CHECK(x.contiguous() && squared_norms.elements() == x.extent(0),
-                 "divide_by_norms of {} by {} norms", to_string(x.shape()),
-                 squared_norms.elements());
   if (x.elements() == 0) return;
   const std::int64_t n = x.elements() / x.extent(0);
   const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(ceil_div<std::int64_t>(n, kThreads),
@@ -173,9 +166,6 @@ void divide_by_norms(const Context& context, Tensor x, Tensor squared_norms, dou
 void descend(const Context& context, Tensor weight, Tensor master, Tensor direction,
              Tensor gradient_scale, double shrink, double rate) {
   const std::int64_t n = weight.elements();
-  KINTSUGI_CHECK(master.elements() == n && direction.elements() == n && weight.contiguous() &&
-                     master.contiguous() && direction.contiguous(),
-                 "descend: tensors of different lengths");
   if (n == 0) return;
   visit_device_float(weight.dtype(), [&]<class W>() {
     visit_device_float(direction.dtype(), [&]<class D>() {

@@ -294,6 +294,26 @@ int resident_blocks(const Context& context, Kernel kernel, std::int64_t rows,
                                                  context.multiprocessors * std::max(1, resident)));
 }
 
+// The number of blocks whose teams have one row each.
+template <int kVecs, int kLanes>
+unsigned norm_blocks(std::int64_t rows, int packs) {
+  return static_cast<unsigned>(ceil_div<std::int64_t>(rows, norm_grid<kVecs, kLanes>(packs).teams));
+}
+
+// Calls launch.template operator()<true>() for a kernel that also finds the maxima of its result,
+// which must be wanted and possible, otherwise <false>; then finds the maxima that are wanted.
+template <bool kPossible, class F>
+void launch_with_maxima(const Context& context, const Tensor& result, const Maxima& maxima,
+                        F&& launch) {
+  if constexpr (kPossible)
+    if (maxima) {
+      clear_maxima(context, maxima);
+      return launch.template operator()<true>();
+    }
+  launch.template operator()<false>();
+  if (maxima) find_maxima(context, maxima, result);
+}
+
 // Launches a forward with maxima. It follows their memset, which nothing overlaps.
 template <int kVecs, int kLanes, class P>
 void launch_resident(const Context& context, void (*kernel)(P, int), const P& p, int packs) {

@@ -91,8 +91,6 @@ void visit_accumulator(DType dtype, const F& f) {
 
 void range_sums(const Context& context, Tensor sums, Tensor x, Tensor ranges) {
   const std::int64_t count = sums.elements();
-  KINTSUGI_CHECK(ranges.shape() == Shape({count, 2}) && ranges.contiguous() && x.contiguous(),
-                 "range_sums: {} sums over ranges {}", count, to_string(ranges.shape()));
   if (count == 0) return;
   visit_accumulator(sums.dtype(), [&]<class A>() {
     launch_kernel(context.stream, range_sums_kernel<A>, static_cast<unsigned>(count), kThreads, 0,
@@ -103,11 +101,6 @@ void range_sums(const Context& context, Tensor sums, Tensor x, Tensor ranges) {
 void preference_loss(const Context& context, Tensor weights, Tensor totals, Tensor sums,
                      Tensor reference, Tensor ranges, const PreferenceOptions& options) {
   const std::int64_t count = sums.elements();
-  KINTSUGI_CHECK(ranges.shape() == Shape({count, 2}) && ranges.contiguous() &&
-                     reference.elements() == count && count % 2 == 0 && totals.elements() == 4 &&
-                     weights.contiguous(),
-                 "preference_loss: {} sums, {} reference values and {} totals for ranges {}", count,
-                 reference.elements(), totals.elements(), to_string(ranges.shape()));
   fill(context, weights, 0.0);
   if (count == 0) return;
   visit_accumulator(sums.dtype(), [&]<class A>() {

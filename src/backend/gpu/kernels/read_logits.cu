@@ -256,10 +256,9 @@ __global__ void __launch_bounds__(32)
 void read_logits(const Context& context, Tensor values, Tensor ids, Tensor log_sum, Tensor chosen,
                  Tensor logits, Tensor targets, std::int64_t first_column) {
   const std::int64_t rows = logits.extent(0), columns = logits.extent(1), n = values.extent(1);
-  KINTSUGI_CHECK(values.extent(0) == rows && ids.shape() == values.shape() && n <= columns &&
-                     log_sum.elements() == rows && (!targets || chosen.elements() == rows) &&
-                     columns + first_column < (std::int64_t{1} << 31) - 1 && rows < 65536,
-                 "read_logits: {} of {}", to_string(values.shape()), to_string(logits.shape()));
+  KINTSUGI_CHECK(columns + first_column < (std::int64_t{1} << 31) - 1 && rows < 65536,
+                 "read_logits of {}, whose first column is {}", to_string(logits.shape()),
+                 first_column);
   if (logits.elements() == 0) return;
   visit_device_float(logits.dtype(), [&]<class T>() {
     using A = Acc<T>;

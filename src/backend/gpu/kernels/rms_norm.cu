@@ -1,5 +1,4 @@
 // RMSNorm: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
-#include "backend/fp8_scale.h"
 #include "backend/gpu/kernels.h"
 #include "backend/gpu/kernels/launch.cuh"
 #include "backend/gpu/kernels/norm.cuh"
@@ -107,12 +106,14 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>)
   maxima.finish();
 }
 
-template <class T, int N, int kVecs, int kLanes>
+template <class T, int N, int kVecs, int kLanes, bool kMaxima>
 void launch_forward(const Context& context, const Forward<T>& p, int packs) {
-  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-  const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
-  launch_overlapped(context, forward_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
-                    packs);
+  if constexpr (kMaxima)
+    launch_resident<kVecs, kLanes>(context, forward_maxima_kernel<T, N, kVecs, kLanes>, p, packs);
+  else
+    launch_overlapped(context, forward_kernel<T, N, kVecs, kLanes>,
+                      norm_blocks<kVecs, kLanes>(p.rows, packs),
+                      norm_grid<kVecs, kLanes>(packs).threads, 0, p, packs);
 }
 
 template <class T>
@@ -231,9 +232,6 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) row_sum_kernel(RowSums<T
 
 void sum_rows(const Context& context, const Tensor& sums, const Tensor& a, const Tensor& b,
               const Tensor& weight) {
-  KINTSUGI_CHECK(a.shape() == b.shape() && sums.elements() == row_count(a) && sums.contiguous(),
-                 "rms norm: sums {} of {} and {}", to_string(sums.shape()), to_string(a.shape()),
-                 to_string(b.shape()));
   if (a.elements() == 0) return;
   visit_device_float(a.dtype(), [&]<class T>() {
     const RowSums<T> p = {.sums = data_of<Acc<T>>(sums),
@@ -244,26 +242,16 @@ void sum_rows(const Context& context, const Tensor& sums, const Tensor& a, const
     const bool aligned = p.a.aligned() && p.b.aligned() && (!p.weight || aligned16(p.weight));
     const int width = static_cast<int>(a.extent(a.rank() - 1));
     for_norm_forward<T>(width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-      const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
-      launch_kernel(context.stream, row_sum_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
-                    packs);
+      launch_kernel(context.stream, row_sum_kernel<T, N, kVecs, kLanes>,
+                    norm_blocks<kVecs, kLanes>(p.rows, packs),
+                    norm_grid<kVecs, kLanes>(packs).threads, 0, p, packs);
     });
   });
-}
-
-void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& rstd) {
-  KINTSUGI_CHECK(y.shape() == x.shape() && weight.elements() == x.extent(x.rank() - 1) &&
-                     rstd.elements() == row_count(x) && rstd.contiguous(),
-                 "rms norm of {} to {} with {} and {}", to_string(x.shape()), to_string(y.shape()),
-                 to_string(weight.shape()), to_string(rstd.shape()));
 }
 
 // `sums` are over all columns of a row of `width`; empty: x has all of them.
 void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
                  Tensor sums, std::int64_t width, double eps, const Maxima& maxima) {
-  check_shapes(y, x, weight, rstd);
-  if (maxima) check_maxima(maxima, y);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Forward<T> p = {.y = rows_of<T>(y),
@@ -279,14 +267,9 @@ void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
     constexpr int kVec = kVecSize<T>;
     const auto launch = [&]<int N, int kVecs, int kLanes>(int packs) {
-      if constexpr (kFindsMaxima<T, N, kVecs, kLanes>)
-        if (maxima) {
-          clear_maxima(context, maxima);
-          return launch_resident<kVecs, kLanes>(context, forward_maxima_kernel<T, N, kVecs, kLanes>,
-                                                p, packs);
-        }
-      launch_forward<T, N, kVecs, kLanes>(context, p, packs);
-      if (maxima) find_maxima(context, maxima, y);
+      launch_with_maxima<kFindsMaxima<T, N, kVecs, kLanes>>(
+          context, y, maxima,
+          [&]<bool kMaxima>() { launch_forward<T, N, kVecs, kLanes, kMaxima>(context, p, packs); });
     };
     // Few rows, as in decoding: one access per thread.
     if (aligned && columns % kVec == 0 && columns > 32 * kVec && columns <= kRowBlock * kVec &&
@@ -299,11 +282,6 @@ void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor
 void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x,
                   Tensor weight, Tensor rstd, Tensor residual_gradient, Tensor sums,
                   std::int64_t width, const Maxima& maxima) {
-  check_shapes(dx, x, weight, rstd);
-  KINTSUGI_CHECK(
-      dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
-      "rms norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
-  if (maxima) check_maxima(maxima, dx);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Backward<T> p = {.dx = rows_of<T>(dx),
@@ -322,13 +300,10 @@ void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, 
     Acc<T>* target = data_of<Acc<T>>(dweight);
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
     for_norm_backward<T, 4>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
-      if constexpr (kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2)
-        if (maxima) {
-          clear_maxima(context, maxima);
-          return launch_backward<T, N, kVecs, kLanes, true>(context, p, target, packs);
-        }
-      launch_backward<T, N, kVecs, kLanes, false>(context, p, target, packs);
-      if (maxima) find_maxima(context, maxima, dx);
+      constexpr bool kPossible = kFindsMaxima<T, N, kVecs, kLanes> && kVecs <= 2;
+      launch_with_maxima<kPossible>(context, dx, maxima, [&]<bool kMaxima>() {
+        launch_backward<T, N, kVecs, kLanes, kMaxima>(context, p, target, packs);
+      });
     });
   });
 }

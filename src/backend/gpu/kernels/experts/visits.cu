@@ -95,10 +95,8 @@ void launch_gather(const Context& context, const Tensor& y, const Tensor& x,
 void limit_choices(const Context& context, Tensor kept, Tensor dropped, Tensor ids,
                    const ChoiceLimit& limit) {
   const std::int64_t each = limit.length * ids.extent(1);
-  KINTSUGI_CHECK(kept.shape() == ids.shape() && kept.contiguous() && ids.contiguous() &&
-                     ids.elements() % each == 0 && limit.experts <= kMaxExperts,
-                 "limit_choices: {} of {} in sequences of {}, {} experts", to_string(kept.shape()),
-                 to_string(ids.shape()), limit.length, limit.experts);
+  KINTSUGI_CHECK(limit.experts <= kMaxExperts, "limit_choices of {} experts: at most {} on a GPU",
+                 limit.experts, kMaxExperts);
   if (ids.elements() == 0) return;
   const auto launch = [&]<class A>(A* sum) {
     launch_kernel(
@@ -114,8 +112,6 @@ void limit_choices(const Context& context, Tensor kept, Tensor dropped, Tensor i
 }
 
 void find_visits(const Context& context, Tensor visits, Tensor ids, const ExpertOwners& owners) {
-  KINTSUGI_CHECK(visits.extent(0) == ids.extent(0) && visits.contiguous() && ids.contiguous(),
-                 "find_visits: {} of {}", to_string(visits.shape()), to_string(ids.shape()));
   if (visits.elements() == 0) return;
   const auto blocks = ceil_div<std::int64_t>(visits.elements(), kThreads);
   launch_kernel(context.stream, find_visits_kernel, static_cast<unsigned>(blocks), kThreads, 0,
@@ -127,9 +123,6 @@ void find_visits(const Context& context, Tensor visits, Tensor ids, const Expert
 }
 
 void gather_rows(const Context& context, Tensor y, Tensor x, const ExpertRows& rows) {
-  KINTSUGI_CHECK(y.rank() == 2 && x.rank() == 2 && y.extent(1) == x.extent(1) &&
-                     y.dtype() == x.dtype() && y.stride(1) == 1 && x.stride(1) == 1,
-                 "gather_rows: {} of {}", to_string(y.shape()), to_string(x.shape()));
   if (y.elements() == 0) return;
   const auto fits = [&]<class U>(U) { return has_units<U>(y) && has_units<U>(x); };
   if (fits(uint4{}))
