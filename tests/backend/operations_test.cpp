@@ -192,7 +192,7 @@ const std::vector<Call>& calls() {
       {"gather_rows",
        {h({8, 16}), h({4, 16}), i({8}), i({4})},
        CALL(b.gather_rows(x[0], x[1], {.rows = x[2], .offsets = x[3], .choices = 2})),
-       {{0, 0}, {1, 0}, {3, 0}, {3, kShape}}},
+       {{0, 0}, {1, 0}, {2, 0}, {2, kShape}, {3, 0}, {3, kShape}}},
       {"grouped_matmul",
        {h({8, 16}), h({4, 10}), h({3, 10, 16}), i({8}), i({4})},
        CALL(b.grouped_matmul(x[0], x[1], x[2], {.rows = x[3], .offsets = x[4], .choices = 2},

@@ -77,8 +77,10 @@ inline void __syncthreads(std::source_location where = std::source_location::cur
 template <class T>
 concept AtomicInteger =
     std::same_as<T, int> || std::same_as<T, unsigned> || std::same_as<T, unsigned long long>;
+template <class T>
+concept AtomicNumber = AtomicInteger<T> || std::floating_point<T>;
 // They return the old value.
-template <AtomicInteger T>
+template <AtomicNumber T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
   return std::atomic_ref(*address).fetch_add(value);
 }

@@ -83,7 +83,7 @@ void Checks::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor values,
   shaped(out, {q.extent(0), q.extent(1), value_dim}, q.dtype());
   heads(q.extent(1), kv_heads, o.alibi_slopes);
   dense(o.tiles, {o.tiles.extent(0), 4}, DType::I32);
-  dense(o.pages, {o.pages.extent(0), o.pages.extent(1)}, DType::I32);
+  shaped(o.pages, {o.pages.extent(0), o.pages.extent(1)}, DType::I32);
 }
 
 void Checks::rope_store(Tensor keys, Tensor values, Tensor q, Tensor k, Tensor v, Tensor rows,
