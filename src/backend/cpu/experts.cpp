@@ -66,13 +66,19 @@ void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& 
   KINTSUGI_CHECK(b.rank() == 3 && b.extent(0) == rows.offsets.elements() - 1,
                  "grouped_matmul: {} for {} experts", to_string(b.shape()),
                  rows.offsets.elements() - 1);
-  KINTSUGI_CHECK(!options.accumulate && !options.tokens_b, "grouped_matmul {} overwrites",
-                 to_string(c.shape()));
+  KINTSUGI_CHECK(!options.tokens_b, "grouped_matmul {}: b has no rows", to_string(c.shape()));
+  const auto multiply = [&](const Tensor& to, const Tensor& from, std::int64_t expert, bool alike) {
+    matmul(to, from, b.select(0, expert),
+           {.transpose_b = options.transpose_b,
+            .residual = options.accumulate ? to : Tensor(),
+            .scale = options.scale,
+            .rows_alike = alike});
+  };
   if (rows.rows.elements() > kFewRows)
     return for_each_block(
         rows, kGathered, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-          matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
-                 b.select(0, expert), {.transpose_b = options.transpose_b});
+          multiply(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
+                   expert, false);
         });
   // A row's result does not depend on how many rows its expert has: matmuls have the same size.
   const std::int64_t tile = rows_computed_alike();
@@ -86,12 +92,14 @@ void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& 
       out(gathered_[1].data(), c.dtype(), {tile, c.extent(1)});
   for_each_block(rows, tile, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
     fill(in, 0.0);
+    if (options.accumulate) fill(out, 0.0);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int32_t choice = rows.rows.as<std::int32_t>()[first + i];
       std::memcpy(address(in, i), address(a, options.tokens_a ? choice / rows.choices : first + i),
                   bytes(a));
+      if (options.accumulate) std::memcpy(address(out, i), address(c, first + i), bytes(c));
     }
-    matmul(out, in, b.select(0, expert), {.transpose_b = options.transpose_b, .rows_alike = true});
+    multiply(out, in, expert, true);
     for (std::int64_t i = 0; i < count; ++i)
       std::memcpy(address(c, first + i), address(out, i), bytes(c));
   });
@@ -99,9 +107,10 @@ void CpuBackend::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& 
 
 void CpuBackend::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
                                          const GroupedOptions& options) {
-  KINTSUGI_CHECK(dw.rank() == 3 && dw.extent(0) == rows.offsets.elements() - 1,
-                 "grouped_weight_gradient: {} for {} experts", to_string(dw.shape()),
-                 rows.offsets.elements() - 1);
+  KINTSUGI_CHECK(
+      dw.rank() == 3 && dw.extent(0) == rows.offsets.elements() - 1 && options.scale == 1,
+      "grouped_weight_gradient: {} for {} experts", to_string(dw.shape()),
+      rows.offsets.elements() - 1);
   const std::int32_t* const offset = rows.offsets.as<std::int32_t>();
   for (std::int64_t e = 0; e < dw.extent(0); ++e)
     if (offset[e] == offset[e + 1] && !options.accumulate) fill(dw.select(0, e), 0.0);

@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(kThreads) matmul_kernel(GroupedMatmul<T> p) {
       __syncthreads();
     }
     tile.for_each([&](int row, int column, A sum) {
-      if (at.row + row < at.end && at.column + column < p.n)
-        p.c[static_cast<std::int64_t>(at.row + row) * p.c_stride + at.column + column] =
-            down<T>(sum);
+      if (at.row + row >= at.end || at.column + column >= p.n) return;
+      T& to = p.c[static_cast<std::int64_t>(at.row + row) * p.c_stride + at.column + column];
+      to = p.result(p.accumulate ? to : T{}, sum);
     });
   }
 }
@@ -160,8 +160,7 @@ void grouped_matmul(const Context& context, Tensor c, Tensor a, Tensor b, const 
   check_rows("grouped_matmul", b, rows);
   KINTSUGI_CHECK(b.extent(options.transpose_b ? 1 : 2) == c.extent(1) &&
                      b.extent(options.transpose_b ? 2 : 1) == a.extent(1) &&
-                     a.dtype() == b.dtype() && c.dtype() == a.dtype() && !options.accumulate &&
-                     !options.tokens_b,
+                     a.dtype() == b.dtype() && c.dtype() == a.dtype() && !options.tokens_b,
                  "grouped_matmul {} = {} x {}{}", to_string(c.shape()), to_string(a.shape()),
                  to_string(b.shape()), options.transpose_b ? "^T" : "");
   if (rows.rows.elements() == 0 || c.elements() == 0) return;
@@ -177,7 +176,7 @@ void grouped_weight_gradient(const Context& context, Tensor dw, Tensor a, Tensor
   KINTSUGI_CHECK(a.extent(1) == dw.extent(1) && b.extent(1) == dw.extent(2) &&
                      a.dtype() == b.dtype() &&
                      (dw.dtype() == a.dtype() || dw.dtype() == accumulator_of(a.dtype())) &&
-                     !options.transpose_b,
+                     !options.transpose_b && options.scale == 1,
                  "grouped_weight_gradient {} = {}^T x {}", to_string(dw.shape()),
                  to_string(a.shape()), to_string(b.shape()));
   if (dw.elements() == 0) return;
