@@ -160,6 +160,7 @@ struct GroupedOptions {
   // a or b has a row per token, of which row i reads that of rows[i] / choices.
   bool tokens_a = false, tokens_b = false;
   bool accumulate = false;
+  double scale = 1.0;  // of the products; grouped_matmul only
 };
 
 // Selects the random numbers of a dropout: a pure function of the seed, the layer and the global

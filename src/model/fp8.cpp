@@ -24,7 +24,7 @@ void add_fp8(ModelSpec& model, const Fp8Config& fp8) {
   int sites = 0;
   for (std::int64_t i = fp8.bf16_layers.first; i < layers - fp8.bf16_layers.last; ++i)
     for (const LinearUse& use : model.layers[i].linears())
-      if (!has(fp8.filter, use.site))
+      if (!use.site.empty() && !has(fp8.filter, use.site))
         use.linear->fp8 = Fp8Spec{.one_scale = fp8.recipe == Fp8Recipe::Tensorwise,
                                   .power_of_two = fp8.power_of_two_scales,
                                   .wgrad = fp8.wgrad,
@@ -55,7 +55,7 @@ void check_fp8(const ModelConfig& config) {
   std::vector<std::string> sites = {"head"};
   for (LayerSpec& layer : model.layers)
     for (const LinearUse& use : layer.linears())
-      if (!has(sites, use.site)) sites.emplace_back(use.site);
+      if (!use.site.empty() && !has(sites, use.site)) sites.emplace_back(use.site);
   for (const std::string& site : fp8.filter)
     if (!has(sites, site)) {
       const std::string near = nearest_word(site, sites);

@@ -55,6 +55,51 @@ bool matches_parameter(std::string_view pattern, std::string_view name) {
   return matches(pattern, name) || matches(pattern, module_of(name));
 }
 
+std::string last_part(std::string_view module) {
+  return std::string(module.substr(module.rfind('.') + 1));
+}
+
+// Experts are computed together, in rows whose order depends on the layout: random numbers that are
+// the same in every layout would have to travel with the tokens.
+void check_adapters_of_experts(const LinearUse& use) {
+  const AdapterSpec& adapters = use.linear->adapters;
+  if (use.experts == 1 || !adapters.any()) return;
+  const std::vector<std::string>& weights = use.linear->weights;
+  const std::size_t each = weights.size() / static_cast<std::size_t>(use.experts);
+  for (std::size_t i = each; i < weights.size(); ++i) {
+    const std::string module = module_of(weights[i]), first = module_of(weights[i % each]);
+    if (adapters.names[i].empty() != adapters.names[i % each].empty())
+      user_error(
+          "adapter.targets names only one of {} and {}, but all experts of a layer have the same "
+          "adapters: name {}",
+          first, module, last_part(module));
+  }
+  if (adapters.dropout > 0)
+    user_error(
+        "adapter.dropout is {}, but adapters of experts have no dropout: set it to 0, or name "
+        "matrices outside of the experts in adapter.targets",
+        adapters.dropout);
+}
+
+void check_targets(const ModelConfig& config) {
+  ModelSpec model = model_spec(config);
+  std::set<std::string> modules;  // their last parts
+  std::vector<std::string> missing = config.lora.targets;
+  for_each_linear(model, [&](const LinearUse& use) {
+    for (const std::string& weight : use.linear->weights) {
+      const std::string module = module_of(weight);
+      modules.insert(last_part(module));
+      std::erase_if(missing, [&](const std::string& target) {
+        return target == kAllLinear || names_module(target, module);
+      });
+    }
+  });
+  if (!missing.empty())
+    user_error("adapter.targets: the model has no matrix named {}: it has {}, or use all-linear",
+               missing.front(), fmt::join(modules, ", "));
+  for_each_linear(model, check_adapters_of_experts);
+}
+
 }  // namespace
 
 void add_adapters(ModelSpec& model, const LoraConfig& lora) {
@@ -106,6 +151,7 @@ int first_trained_layer(const ModelConfig& config) {
 }
 
 void check_trained(const ModelConfig& config) {
+  check_targets(config);  // before a layer declares its adapters
   const ParameterSet set(config);
   const auto& all = set.parameters();
   for (const std::string& pattern : config.freeze)
@@ -116,27 +162,6 @@ void check_trained(const ModelConfig& config) {
           "freeze: no parameter is named {}: give names or patterns such as model.embed_tokens or "
           "model.layers.0.* (`kintsugi model inspect DIR` lists them)",
           pattern);
-  std::set<std::string> modules;
-  ModelSpec model = model_spec(config);
-  for_each_linear(model, [&](const LinearUse& use) {
-    for (const std::string& weight : use.linear->weights) {
-      const std::string module = module_of(weight);
-      modules.insert(module.substr(module.rfind('.') + 1));
-    }
-  });
-  for (const std::string& target : config.lora.targets) {
-    const bool found = target == kAllLinear || [&] {
-      bool any = false;
-      for_each_linear(model, [&](const LinearUse& use) {
-        for (const std::string& weight : use.linear->weights)
-          any = any || names_module(target, module_of(weight));
-      });
-      return any;
-    }();
-    if (!found)
-      user_error("adapter.targets: the model has no matrix named {}: it has {}, or use all-linear",
-                 target, fmt::join(modules, ", "));
-  }
   for (const std::string& module : config.lora.train)
     if (std::ranges::none_of(all, [&](const Parameter& parameter) {
           return names_module(module, module_of(parameter.name));

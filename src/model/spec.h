@@ -140,9 +140,9 @@ struct ExpertsSpec {
   // Added to the scores when experts are chosen, but not to their weights; empty: there is none. No
   // gradient trains it: it follows the loads of the experts (BalanceConfig::bias_speed).
   std::string bias = {};
-  std::vector<std::string> up = {};    // gate, then up of each expert
-  std::vector<std::string> down = {};  // one per expert
-  Init router_init = {}, up_init = {}, down_init = {};
+  LinearSpec up = {};    // gate, then up of each expert, with the same outputs
+  LinearSpec down = {};  // one matrix per expert
+  Init router_init = {};
   // As in RouteOptions:
   bool sigmoid = false;
   std::int64_t groups = 1, top_groups = 1;
@@ -160,9 +160,12 @@ struct ExpertsSpec {
 // A matmul of a sublayer, for fp8 and adapters.
 struct LinearUse {
   LinearSpec* linear;
-  std::string_view site;  // its name in Fp8Config::filter
+  std::string_view site;  // its name in Fp8Config::filter; empty: it is never in fp8
   // The matrices that have an adapter if no targets are given.
   std::vector<std::size_t> adapted = {};
+  // It has the matrices of so many experts, one expert after the other. The same ones of each have
+  // adapters, without dropout.
+  std::int64_t experts = 1;
 };
 std::vector<LinearUse> linears_of(AttentionSpec& spec);
 std::vector<LinearUse> linears_of(LatentAttentionSpec& spec);

@@ -100,38 +100,41 @@ class GroupedMatmulTest : public ExpertsTest {
   struct Expected {
     Values c, size;
   };
-  static Expected reference(const Values& a, const Values& b, const Rows& r, std::int64_t n,
-                            std::int64_t k, const GroupedOptions& options) {
-    Expected x;
+  static Expected reference(const Values& before, const Values& a, const Values& b, const Rows& r,
+                            std::int64_t n, std::int64_t k, const GroupedOptions& options) {
+    Expected x = {.c = before, .size = magnitudes(before)};
     for (std::size_t row = 0; row < r.rows.size(); ++row) {
       const double* const left = at(a, r, options.tokens_a, row, k);
       const double* const matrix = &b[r.expert(row) * static_cast<std::size_t>(n * k)];
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = 0, size = 0;
+        const std::size_t to = row * static_cast<std::size_t>(n) + static_cast<std::size_t>(j);
         for (std::int64_t i = 0; i < k; ++i) {
-          const double product = left[i] * matrix[options.transpose_b ? j * k + i : i * n + j];
-          sum += product;
-          size += std::abs(product);
+          const double product =
+              options.scale * left[i] * matrix[options.transpose_b ? j * k + i : i * n + j];
+          x.c[to] += product;
+          x.size[to] += std::abs(product);
         }
-        x.c.push_back(sum);
-        x.size.push_back(size);
       }
     }
     return x;
   }
   void check(const GroupedSize& s, const GroupedOptions& options, std::int64_t gap = 0) {
     SCOPED_TRACE(describe(s) + (options.transpose_b ? " b^T" : "") +
-                 (options.tokens_a ? " of tokens" : ""));
+                 (options.tokens_a ? " of tokens" : "") + (options.accumulate ? " added" : "") +
+                 fmt::format(" times {}", options.scale));
     Rows r = make_rows(s.counts);
     const auto experts = static_cast<std::int64_t>(r.experts());
     const Values a = activations((options.tokens_a ? r.tokens : r.used) * s.k),
                  b = activations(experts * s.n * s.k);
-    const Expected expected = reference(a, b, r, s.n, s.k, options);
+    const Values before = options.accumulate ? activations(r.used * s.n)
+                                             : Values(static_cast<std::size_t>(r.used * s.n));
+    const Expected expected = reference(before, a, b, r, s.n, s.k, options);
     upload(r);
     const Tensor left = options.tokens_a ? in(a, type(), {r.tokens, s.k}) : rows_in(a, r, s.k, gap);
     const Tensor right =
         in(b, type(), options.transpose_b ? Shape{experts, s.n, s.k} : Shape{experts, s.k, s.n});
     const Tensor c = rows_out(r, s.n, gap);
+    if (options.accumulate) write(c.rows(0, r.used), before);
     backend().grouped_matmul(c, left, right, r.device, options);
     if (r.used > 0)
       expect_close("c", read(c.rows(0, r.used)), expected.c, type(),
@@ -150,6 +153,18 @@ TEST_P(GroupedMatmulTest, RowsOfTokens) {
   for (const GroupedSize& s : kGrouped)
     for (const bool transpose_b : {false, true})
       check(s, {.transpose_b = transpose_b, .tokens_a = true});
+}
+
+TEST_P(GroupedMatmulTest, ScaledAndAddedToWhatWasThere) {
+  for (const GroupedSize& s : kGrouped)
+    for (const bool transpose_b : {false, true})
+      for (const bool accumulate : {false, true})
+        check(s, {.transpose_b = transpose_b,
+                  .tokens_a = transpose_b,
+                  .accumulate = accumulate,
+                  .scale = accumulate && !transpose_b ? 1.0 : 0.75});
+  for (const std::int64_t gap : {8, 3})
+    check({{9, 130}, 24, 40}, {.accumulate = true, .scale = -2}, gap);
 }
 
 TEST_P(GroupedMatmulTest, RowsWithGaps) {

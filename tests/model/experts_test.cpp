@@ -3,6 +3,9 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+#include <set>
 
 #include "backend/cpu/cpu_backend.h"
 #include "core/file.h"
@@ -85,48 +88,117 @@ ModelConfig config_with_experts(std::int64_t count, std::int64_t chosen) {
   return config;
 }
 
-// If all experts are chosen and have the weights of one MLP, so has the mixture, whatever the
-// router says.
-TEST(Experts, OfEqualWeightsAreOneMlp) {
-  ModelConfig config = config_without_experts(Family::Llama);
-  config.complete_and_check();
-  MixtureRun dense(config), experts(config_with_experts(3, 3));
-  const std::vector<std::pair<std::string, std::string>> names = {
-      {"w1", "gate_proj"}, {"w3", "up_proj"}, {"w2", "down_proj"}};
-  const auto for_each = [&](const auto& f) {
-    for (int layer = 0; layer < 2; ++layer)
-      for (const auto& [of_expert, of_mlp] : names) {
-        const std::string prefix = fmt::format("model.layers.{}.", layer);
+const LoraConfig kAdapters{.r = 3, .alpha = 5, .targets = {"all-linear"}};
+
+void set_random(MixtureRun& run, const std::string& name, std::mt19937& random) {
+  std::normal_distribution<double> normal(0, 0.3);
+  for (std::int64_t i = 0; i < run.size(name); ++i) run.weight(name)[i] = normal(random);
+}
+
+// Calls f(name of a dense MLP's parameter, names of those of three experts), for their weights, or
+// their adapters.
+void for_each_copied(const LoraConfig& lora, const auto& f) {
+  const std::vector<std::string> kinds =
+      lora.on() ? std::vector<std::string>{"lora_A.weight", "lora_B.weight"}
+                : std::vector<std::string>{"weight"};
+  const std::string before = lora.on() ? "base_model.model." : "";
+  for (int layer = 0; layer < 2; ++layer)
+    for (const auto& [of_expert, of_mlp] :
+         {std::pair("w1", "gate_proj"), {"w3", "up_proj"}, {"w2", "down_proj"}})
+      for (const std::string& kind : kinds) {
+        const std::string prefix = fmt::format("{}model.layers.{}.", before, layer);
         std::vector<std::string> copies;
         for (int e = 0; e < 3; ++e)
           copies.push_back(
-              fmt::format("{}block_sparse_moe.experts.{}.{}.weight", prefix, e, of_expert));
-        f(prefix + "mlp." + of_mlp + ".weight", copies);
+              fmt::format("{}block_sparse_moe.experts.{}.{}.{}", prefix, e, of_expert, kind));
+        f(fmt::format("{}mlp.{}.{}", prefix, of_mlp, kind), copies);
       }
-  };
-  for (const Parameter& parameter : experts.set.parameters())
-    if (parameter.group != ParameterGroup::Experts && parameter.group != ParameterGroup::Router)
+}
+
+// If all experts are chosen and have the weights of one MLP, so has the mixture, whatever the
+// router says; and the same for their adapters.
+void expect_one_mlp(const LoraConfig& lora) {
+  ModelConfig config = config_without_experts(Family::Llama);
+  config.complete_and_check();
+  ModelConfig mixture = config_with_experts(3, 3);
+  config.lora = mixture.lora = lora;
+  MixtureRun dense(config), experts(mixture);
+  std::mt19937 random(5);
+  for (const Parameter& parameter : dense.set.parameters())
+    if (parameter.name.ends_with("lora_B.weight")) set_random(dense, parameter.name, random);
+  std::set<std::string> own;  // of the MLP
+  for (const LoraConfig& each : {LoraConfig(), lora})
+    for_each_copied(each, [&](const std::string& mlp, const std::vector<std::string>& copies) {
+      own.insert(mlp);
+      for (const std::string& copy : copies)
+        std::copy_n(dense.weight(mlp), dense.size(mlp), experts.weight(copy));
+    });
+  for (const Parameter& parameter : dense.set.parameters())
+    if (!own.contains(parameter.name))
       std::copy_n(dense.weight(parameter.name), parameter.shape.elements(),
                   experts.weight(parameter.name));
-  for_each([&](const std::string& mlp, const std::vector<std::string>& copies) {
-    for (const std::string& copy : copies)
-      std::copy_n(dense.weight(mlp), dense.size(mlp), experts.weight(copy));
-  });
   const double loss = dense.run();
   EXPECT_NEAR(experts.run(), loss, 1e-12 * loss);
   for (const Parameter& parameter : dense.set.parameters())
-    if (parameter.group != ParameterGroup::Mlp) {
+    if (!own.contains(parameter.name) && parameter.trained) {
       for (std::int64_t i = 0; i < parameter.shape.elements(); ++i)
         ASSERT_NEAR(experts.gradient(parameter.name)[i], dense.gradient(parameter.name)[i], 1e-11)
             << parameter.name;
     }
-  for_each([&](const std::string& mlp, const std::vector<std::string>& copies) {
+  for_each_copied(lora, [&](const std::string& mlp, const std::vector<std::string>& copies) {
+    double largest = 0;
     for (std::int64_t i = 0; i < dense.size(mlp); ++i) {
       double sum = 0;
       for (const std::string& copy : copies) sum += experts.gradient(copy)[i];
       ASSERT_NEAR(sum, dense.gradient(mlp)[i], 1e-11) << mlp;
+      largest = std::max(largest, std::abs(sum));
     }
+    EXPECT_GT(largest, 1e-6) << mlp;
   });
+}
+
+TEST(Experts, OfEqualWeightsAreOneMlp) { expect_one_mlp({}); }
+TEST(Experts, OfEqualAdaptersAreOneMlpWithAdapters) { expect_one_mlp(kAdapters); }
+
+// The loss along a random direction of each trained parameter: adapters of experts, the router, and
+// the embedding, whose gradient goes through the inputs of the experts. All experts are chosen, so
+// that no choice changes.
+TEST(Experts, HaveAdaptersWithTheGradientsOfDifferences) {
+  for (const std::vector<std::string>& targets :
+       {std::vector<std::string>{"w1", "w2", "w3"}, {"w3"}, {"w2"}}) {
+    ModelConfig config = config_with_experts(3, 3);
+    config.lora = kAdapters;
+    config.lora.targets = targets;
+    config.lora.train = {"gate", "embed_tokens"};
+    MixtureRun experts(config);
+    std::mt19937 random(6);
+    for (const Parameter& parameter : experts.set.parameters())
+      if (parameter.name.ends_with("lora_B.weight")) set_random(experts, parameter.name, random);
+    int checked = 0;
+    for (const Parameter& parameter : experts.set.parameters()) {
+      if (!parameter.trained) continue;
+      const std::string& name = parameter.name;
+      const auto n = static_cast<std::size_t>(experts.size(name));
+      experts.run();
+      const std::vector<double> before(experts.weight(name), experts.weight(name) + n),
+          gradient(experts.gradient(name), experts.gradient(name) + n);
+      set_random(experts, name, random);
+      const std::vector<double> along(experts.weight(name), experts.weight(name) + n);
+      const auto loss_at = [&](double distance) {
+        for (std::size_t i = 0; i < n; ++i)
+          experts.weight(name)[i] = before[i] + distance * along[i];
+        return experts.run();
+      };
+      const double step = 1e-5, slope = (loss_at(step) - loss_at(-step)) / (2 * step);
+      std::copy(before.begin(), before.end(), experts.weight(name));
+      EXPECT_NEAR(std::inner_product(gradient.begin(), gradient.end(), along.begin(), 0.0), slope,
+                  1e-6 * std::max(1.0, std::abs(slope)))
+          << name;
+      EXPECT_GT(std::abs(slope), 1e-6) << name;
+      ++checked;
+    }
+    EXPECT_EQ(checked, 2 * 3 * 2 * static_cast<int>(targets.size()) + 3);
+  }
 }
 
 // A router that prefers nothing sends all tokens to the first experts; the others have gradients of

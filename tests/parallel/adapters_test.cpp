@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "model/lora.h"
 #include "model/metrics.h"
@@ -21,6 +22,7 @@ Training with_adapters(const std::string& kind, double dropout = 0) {
                     .dropout = dropout / 2,
                     .masked = true};
   training.model.lora = {.r = 3, .alpha = 5, .dropout = dropout, .targets = {"all-linear"}};
+  if (training.model.experts) training.model.lora.dropout = 0;  // their adapters have none
   return training;
 }
 
@@ -51,6 +53,91 @@ INSTANTIATE_TEST_SUITE_P(Families, AdapterLayouts,
                          testing::Values("gpt2", "llama-gqa", "bloom", "qwen3", "retnet",
                                          "deepseek_v3"));
 
+// The elements that a run of two steps changes, by parameter of the whole model.
+std::vector<std::string> changed_parameters(const Training& training, const RankLayout& layout) {
+  const Outcome before = trained(layout, training, 0), after = trained(layout, training, 3);
+  std::vector<std::string> changed;
+  const ParameterSet set(training.model);
+  for (const Parameter& parameter : set.parameters()) {
+    const auto begin = static_cast<std::size_t>(parameter.offset),
+               end = begin + static_cast<std::size_t>(parameter.shape.elements());
+    for (std::size_t i = begin; i < end; ++i)
+      if (before.weights[i] != after.weights[i]) {
+        changed.push_back(parameter.name);
+        break;
+      }
+  }
+  std::sort(changed.begin(), changed.end());
+  return changed;
+}
+
+// Experts on tensor ranks and on data ranks.
+TEST(AdaptersOfExperts, TrainInEveryLayoutAsInOneProcess) {
+  for (const char* const kind : {"mixtral", "olmoe", "glm4_moe"}) {
+    const Training training = with_adapters(kind);
+    const Outcome alone = trained({}, training, 4);
+    std::vector<RankLayout> layouts = adapter_layouts();
+    layouts.push_back({.dp = 2, .zero = 2, .tp = 2, .cp = 2, .sequence_parallel = true});
+    for (const Dispatch dispatch : {Dispatch::AllGather, Dispatch::AllToAll}) {
+      layouts.push_back({.dp = 2, .experts = 2, .dispatch = dispatch});
+      layouts.push_back({.dp = 4, .zero = 1, .experts = 2, .dispatch = dispatch});
+      layouts.push_back({.dp = 2, .zero = 2, .experts = 2, .dispatch = dispatch, .tp = 2});
+      layouts.push_back({.dp = 4, .zero = 3, .experts = 2, .dispatch = dispatch});
+      layouts.push_back({.experts = 2, .dispatch = dispatch, .cp = 2});
+      layouts.push_back(
+          {.dp = 2, .experts = 2, .dispatch = dispatch, .pp = 2, .schedule = ZeroBubbleH1});
+    }
+    for (const RankLayout& layout : layouts)
+      expect_same(trained(layout, training, 4), alone,
+                  fmt::format("{}, {}", kind, to_string(layout)));
+  }
+}
+
+// Gate without up, up without gate, and an output alone, also where choices are dropped.
+TEST(AdaptersOfExperts, MayBeOfSomeMatrices) {
+  for (const std::vector<std::string>& targets :
+       {std::vector<std::string>{"w1"}, {"w3", "w2"}, {"w2"}}) {
+    Training training = with_adapters("mixtral");
+    training.model.lora.targets = targets;
+    training.model.balance.capacity = 1;
+    const Outcome alone = trained({}, training, 3);
+    for (const RankLayout& layout :
+         {RankLayout{.tp = 2, .sequence_parallel = true},
+          RankLayout{.dp = 2, .zero = 3, .experts = 2, .dispatch = Dispatch::AllToAll}})
+      expect_same(trained(layout, training, 3), alone, to_string(layout));
+    std::vector<std::string> expected;
+    for (int layer = 0; layer < 4; ++layer)
+      for (int expert = 0; expert < 4; ++expert)
+        for (const std::string& target : targets)
+          for (const char* matrix : {"lora_A", "lora_B"})
+            expected.push_back(
+                fmt::format("base_model.model.model.layers.{}.block_sparse_moe.experts.{}.{}.{}"
+                            ".weight",
+                            layer, expert, target, matrix));
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(changed_parameters(training, {}), expected);
+  }
+}
+
+TEST(AdaptersOfExperts, AreRecomputedAndOffloaded) {
+  Training training = with_adapters("olmoe");
+  const Outcome alone = trained({}, training, 4);
+  for (const Recompute recompute : {Recompute::Selective, Recompute::Full}) {
+    training.recompute = recompute;
+    training.offload = {};
+    for (const RankLayout& layout :
+         {RankLayout{}, RankLayout{.tp = 2, .pp = 2, .schedule = ZeroBubbleH1},
+          RankLayout{.dp = 2,
+          .experts = 2,
+          .dispatch = Dispatch::AllToAll,
+          .pp = 2,
+          .schedule = ZeroBubbleH1}})
+      expect_same(trained(layout, training, 4), alone, to_string(layout));
+    training.offload = {.on = true, .gradients = true};
+    expect_same(trained({.dp = 4, .zero = 3, .experts = 2}, training, 4), alone, "offloaded");
+  }
+}
+
 TEST(AdaptersTest, ContextParallelRunsAreTheSame) {
   const Training training = with_adapters("llama-gqa", 0.2);
   const Outcome alone = trained({}, training, 4);
@@ -70,24 +157,6 @@ TEST(AdaptersTest, RecomputationAndOffloadChangeNothing) {
       if (!offload)
         expect_same(trained({.pp = 2, .schedule = ZeroBubbleH1}, training, 4), alone, "halved");
     }
-}
-
-// The elements that a run of two steps changes, by parameter of the whole model.
-std::vector<std::string> changed_parameters(const Training& training, const RankLayout& layout) {
-  const Outcome before = trained(layout, training, 0), after = trained(layout, training, 3);
-  std::vector<std::string> changed;
-  const ParameterSet set(training.model);
-  for (const Parameter& parameter : set.parameters()) {
-    const auto begin = static_cast<std::size_t>(parameter.offset),
-               end = begin + static_cast<std::size_t>(parameter.shape.elements());
-    for (std::size_t i = begin; i < end; ++i)
-      if (before.weights[i] != after.weights[i]) {
-        changed.push_back(parameter.name);
-        break;
-      }
-  }
-  std::sort(changed.begin(), changed.end());
-  return changed;
 }
 
 TEST(AdaptersTest, OnlyAdaptersChange) {
@@ -227,6 +296,29 @@ TEST(AdaptersTest, NamesAndShapesAreThoseOfPeft) {
                        "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight"}));
 }
 
+// As of the linear modules that transformers 4 has for each expert. The default is that of other
+// models: queries and values.
+TEST(AdaptersOfExperts, HaveTheNamesOfTheirModules) {
+  ModelConfig model = tiny_model("qwen3_moe", 1);
+  const auto adapters = [&](std::vector<std::string> targets) {
+    model.lora = {.r = 3, .alpha = 3, .targets = std::move(targets)};
+    std::map<std::string, Shape> shapes;
+    const ParameterSet set(model);
+    for (const Parameter& parameter : set.parameters())
+      if (parameter.group == ParameterGroup::Adapter) shapes[parameter.name] = parameter.global;
+    return shapes;
+  };
+  EXPECT_EQ(adapters({}).size(), 4u);
+  const auto all = adapters({"all-linear"}), down = adapters({"down_proj"});
+  EXPECT_EQ(all.size(), 2u * (4 + 3 * 4));
+  EXPECT_EQ(down.size(), 2u * 4);
+  const std::string last = "base_model.model.model.layers.0.mlp.experts.3.down_proj.";
+  EXPECT_EQ(down.at(last + "lora_A.weight"), Shape({3, 8}));
+  EXPECT_EQ(down.at(last + "lora_B.weight"), Shape({16, 3}));
+  EXPECT_EQ(all.at("base_model.model.model.layers.0.mlp.experts.0.up_proj.lora_B.weight"),
+            Shape({8, 3}));
+}
+
 TEST(AdaptersTest, ScaleIsAlphaOverRankOrItsRoot) {
   EXPECT_DOUBLE_EQ((LoraConfig{.r = 16, .alpha = 32}).scale(), 2.0);
   EXPECT_DOUBLE_EQ((LoraConfig{.r = 16, .alpha = 32, .rslora = true}).scale(), 8.0);
@@ -258,6 +350,31 @@ TEST(AdaptersTest, MistakesAreNamed) {
               m.lora = {.r = 2, .alpha = 1, .train = {"score"}};
             }).find("score"),
             std::string::npos);
+}
+
+TEST(AdaptersOfExperts, HaveMistakesThatAreNamed) {
+  const auto complaint = [](std::vector<std::string> targets, double dropout = 0) -> std::string {
+    ModelConfig model = tiny_model("glm4_moe", 2);
+    model.lora = {.r = 2, .alpha = 1, .dropout = dropout, .targets = std::move(targets)};
+    try {
+      check_trained(model);
+      return "";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(complaint({"all-linear"}), "");
+  EXPECT_EQ(complaint({"q_proj", "shared_experts.gate_proj"}, 0.1), "");
+  EXPECT_EQ(complaint({"w1"}),
+            "adapter.targets: the model has no matrix named w1: it has down_proj, gate_proj, "
+            "k_proj, o_proj, q_proj, up_proj, v_proj, or use all-linear");
+  EXPECT_EQ(complaint({"gate_proj"}, 0.1),
+            "adapter.dropout is 0.1, but adapters of experts have no dropout: set it to 0, or name "
+            "matrices outside of the experts in adapter.targets");
+  EXPECT_EQ(complaint({"experts.2.up_proj"}),
+            "adapter.targets names only one of model.layers.1.mlp.experts.0.up_proj and "
+            "model.layers.1.mlp.experts.2.up_proj, but all experts of a layer have the same "
+            "adapters: name up_proj");
 }
 
 }  // namespace

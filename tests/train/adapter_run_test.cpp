@@ -13,6 +13,7 @@
 #include "support/rank_trainers.h"
 #include "support/raw_model.h"
 #include "support/same_checkpoint.h"
+#include "support/thread_world.h"
 
 namespace kintsugi {
 namespace {
@@ -145,6 +146,56 @@ TEST_F(AdapterRun, TheMergedModelIsTheSame) {
   std::string from_merged = config("without", "steps: 1", "r: 1", path("merged"));
   from_merged.erase(from_merged.find("adapter:"));
   EXPECT_NEAR(first_loss("with", with), first_loss("without", from_merged), 1e-5);
+}
+
+// Adapters of experts are saved on ranks with other experts, read by others, merged, and computed
+// in generation, on one tensor rank and on two.
+TEST_F(AdapterRun, OfExpertsIsSavedContinuedAndMerged) {
+  const std::string mixture =
+      "model={family: qwen3_moe, vocab_size: 256, hidden_size: 32, layers: 2, heads: 4, kv_heads: "
+      "2, ffn_size: 48, max_positions: 64, experts: {count: 4, chosen: 2, size: 16}}";
+  train(small_config(path("corpus.txt"), path("mixture"), "steps: 2"), 1, {mixture});
+  const std::string adapter = "r: 4, alpha: 8, targets: [gate_proj, up_proj, down_proj]";
+  const auto yaml = [&](const std::string& run, const std::string& keys) {
+    return config(run, "precision: fp32, steps: 4, " + keys, adapter, path("mixture"));
+  };
+  train(yaml("whole", ""));
+  train(yaml("run", "checkpoint_every: 2"), 2, {"layout={ep: 2}"});
+  const fs::path whole = last_checkpoint(directory_ / "whole"),
+                 saved = last_checkpoint(directory_ / "run");
+  EXPECT_EQ(adapters_of(saved).size(), 2u * 2 * 3 * 4);
+  EXPECT_LT(largest_difference(adapters_of(saved), adapters_of(whole)), 2e-5);
+  fs::remove(directory_ / "run/checkpoints/latest");
+  fs::create_directory_symlink("step-00000002", directory_ / "run/checkpoints/latest");
+  fs::remove_all(saved);
+  train(yaml("run", ""), 2, {"layout={tp: 2}"});
+  EXPECT_LT(largest_difference(adapters_of(saved), adapters_of(whole)), 2e-5);
+
+  merge_adapter(saved, "", directory_ / "merged");
+  const std::vector<std::int32_t> text = {'t', 'h', 'e', ' ', 'r', 'i', 'v', 'e', 'r'};
+  const fs::path base = last_checkpoint(directory_ / "mixture");
+  const auto expected = LoadedModel(directory_ / "merged").log_probabilities(text),
+             plain = LoadedModel(base).log_probabilities(text);
+  double changed = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i)
+    changed = std::max(changed, std::fabs(expected[i] - plain[i]));
+  EXPECT_GT(changed, 1e-3);
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [&](World& world) {
+      const auto backend = make_cpu_backend(1);
+      const auto tensor = world.split("tensor", 0, world.rank());
+      InferenceEngine engine(*backend, *tensor, base,
+                             {.max_length = 32, .max_sequences = 1, .adapter = saved});
+      if (world.rank() > 0) return engine.follow();
+      std::vector<double> scores;
+      engine.submit({.prompt = text, .score_from = 1},
+                    {.on_scores = [&](const std::vector<SampledToken>& tokens) {
+                      for (const SampledToken& token : tokens) scores.push_back(*token.logprob);
+                    }});
+      engine.run();
+      ASSERT_EQ(scores.size(), expected.size());
+      for (std::size_t i = 0; i < scores.size(); ++i) EXPECT_NEAR(scores[i], expected[i], 1e-5);
+    });
 }
 
 TEST_F(AdapterRun, StartsFromAdapters) {

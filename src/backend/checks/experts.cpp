@@ -131,8 +131,7 @@ void Checks::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows
   with_rows(a, k, a.dtype(), rows, o.tokens_a);
   shaped(b, {experts_of(rows), o.transpose_b ? n : k, o.transpose_b ? k : n}, a.dtype());
   with_rows(c, n, a.dtype(), rows);
-  KINTSUGI_CHECK(!o.accumulate && !o.tokens_b, "{} {} overwrites", operation_,
-                 to_string(c.shape()));
+  KINTSUGI_CHECK(!o.tokens_b, "{} {}: b has no rows", operation_, to_string(c.shape()));
 }
 
 void Checks::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
@@ -143,7 +142,8 @@ void Checks::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const Expert
   with_rows(b, b.extent(1), a.dtype(), rows, o.tokens_b);
   shaped(dw, {experts_of(rows), a.extent(1), b.extent(1)},
          dw.dtype() == a.dtype() ? a.dtype() : accumulator_of(a.dtype()));
-  KINTSUGI_CHECK(!o.transpose_b, "{} {} is not transposed", operation_, to_string(dw.shape()));
+  KINTSUGI_CHECK(!o.transpose_b && o.scale == 1, "{} {} is not transposed or scaled", operation_,
+                 to_string(dw.shape()));
 }
 
 void Checks::expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,

@@ -61,11 +61,18 @@ void CpuBackend::do_gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
 
 void CpuBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
                                    const GroupedOptions& options) {
+  const auto multiply = [&](const Tensor& to, const Tensor& from, std::int64_t expert, bool alike) {
+    do_matmul(to, from, b.select(0, expert),
+              {.transpose_b = options.transpose_b,
+               .residual = options.accumulate ? to : Tensor(),
+               .scale = options.scale,
+               .rows_alike = alike});
+  };
   if (rows.rows.elements() > kFewRows)
     return for_each_block(
         rows, kGathered, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-          do_matmul(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
-                    b.select(0, expert), {.transpose_b = options.transpose_b});
+          multiply(c.rows(first, count), expert_rows(a, options.tokens_a, rows, first, count, 0),
+                   expert, false);
         });
   // A row's result does not depend on how many rows its expert has: matmuls have the same size.
   const std::int64_t tile = rows_computed_alike();
@@ -79,13 +86,14 @@ void CpuBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRow
       out(gathered_[1].data(), c.dtype(), {tile, c.extent(1)});
   for_each_block(rows, tile, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
     fill(in, 0.0);
+    if (options.accumulate) fill(out, 0.0);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int32_t choice = rows.rows.as<std::int32_t>()[first + i];
       std::memcpy(address(in, i), address(a, options.tokens_a ? choice / rows.choices : first + i),
                   bytes(a));
+      if (options.accumulate) std::memcpy(address(out, i), address(c, first + i), bytes(c));
     }
-    do_matmul(out, in, b.select(0, expert),
-              {.transpose_b = options.transpose_b, .rows_alike = true});
+    multiply(out, in, expert, true);
     for (std::int64_t i = 0; i < count; ++i)
       std::memcpy(address(c, first + i), address(out, i), bytes(c));
   });

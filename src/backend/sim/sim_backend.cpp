@@ -311,8 +311,9 @@ void SimBackend::do_gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
   add_memory("gather_rows", {x, rows.rows}, planned_bytes({y}));
 }
 void SimBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
-                                   const GroupedOptions&) {
-  add_grouped("grouped_matmul", c, a, b, false, rows, 0);
+                                   const GroupedOptions& options) {
+  add_grouped("grouped_matmul", c, a, b, false, rows,
+              options.accumulate ? rows.used * planned_bytes({c}) : 0);
   used_[c.data()] = rows.used;
 }
 void SimBackend::do_grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,

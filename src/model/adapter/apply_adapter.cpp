@@ -108,7 +108,8 @@ void apply_adapter(Backend& backend, const ParameterStore& store, const StoredAd
   }
   loader.run();
   for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i)
-    if (const Parameter& parameter = set[i]; adapter.matrix_of(parameter.name) != nullptr)
+    if (const Parameter& parameter = set[i];
+        parameter.shape.elements() > 0 && adapter.matrix_of(parameter.name) != nullptr)
       add_update(backend, store.weight(i),
                  local_update(adapter.update_of(parameter), parameter, set.tp_rank()));
 }

@@ -99,9 +99,11 @@ ExpertsSpec experts_spec(const ModelConfig& config, int layer, const ExpertNames
                    .hidden = config.hidden_size,
                    .size = experts.size,
                    .router = prefix + "gate.weight",
+                   .up = {.outputs = {experts.size}, .inputs = config.hidden_size, .init = {init}},
+                   .down = {.outputs = {config.hidden_size},
+                            .inputs = experts.size,
+                            .init = {residual_init(config)}},
                    .router_init = init,
-                   .up_init = init,
-                   .down_init = residual_init(config),
                    .groups = experts.groups,
                    .top_groups = experts.top_groups,
                    .normalize = experts.normalize,
@@ -121,9 +123,9 @@ ExpertsSpec experts_spec(const ModelConfig& config, int layer, const ExpertNames
     const auto name = [&](std::string_view matrix) {
       return fmt::format("{}experts.{}.{}.weight", prefix, i, matrix);
     };
-    spec.up.push_back(name(names.matrices[0]));
-    spec.up.push_back(name(names.matrices[1]));
-    spec.down.push_back(name(names.matrices[2]));
+    spec.up.weights.push_back(name(names.matrices[0]));
+    spec.up.weights.push_back(name(names.matrices[1]));
+    spec.down.weights.push_back(name(names.matrices[2]));
   }
   return spec;
 }

@@ -7,6 +7,10 @@
 
 namespace kintsugi {
 
+Init adapter_init(std::int64_t inputs) {
+  return {InitKind::Uniform, 1.0 / std::sqrt(static_cast<double>(inputs))};
+}
+
 void Adapters::declare(Declaration& d, const Sizes& sizes,
                        const std::vector<Declaration::Shard>& shards) {
   using Shard = Declaration::Shard;
@@ -15,15 +19,13 @@ void Adapters::declare(Declaration& d, const Sizes& sizes,
   const bool by_outputs = shards[0].along != Shard::Along::Inputs;
   whole_inputs_ = sizes.whole_inputs;
   first_input_ = by_outputs ? 0 : d.ranks().tensor_rank * sizes.inputs;
-  // As PEFT: uniform with Kaiming's bound for a = sqrt(5).
-  const Init uniform{InitKind::Uniform, 1.0 / std::sqrt(static_cast<double>(sizes.whole_inputs))};
   std::int64_t rows = 0, first = 0;
   for (std::size_t i = 0; i < spec_.names.size(); ++i) {
     if (!spec_.names[i].empty()) {
       const int a =
-          d.matrix(spec_.names[i] + ".lora_A.weight", spec_.r, sizes.whole_inputs,
+          d.matrix(spec_.names[i] + kAdapterA, spec_.r, sizes.whole_inputs,
                    {.group = ParameterGroup::Adapter,
-                    .init = uniform,
+                    .init = adapter_init(sizes.whole_inputs),
                     .shard = by_outputs ? Shard{.partial = true} : Shard{Shard::Along::Inputs},
                     .packed = rows > 0});
       if (rows == 0) a_ = a;
@@ -36,11 +38,10 @@ void Adapters::declare(Declaration& d, const Sizes& sizes,
   std::size_t next = 0;
   for (std::size_t i = 0; i < spec_.names.size(); ++i)
     if (!spec_.names[i].empty())
-      matrices_[next++].b =
-          d.matrix(spec_.names[i] + ".lora_B.weight", sizes.whole_outputs[i], spec_.r,
-                   {.group = ParameterGroup::Adapter,
-                    .init = {InitKind::Zeros},
-                    .shard = by_outputs ? shards[i] : Shard{.partial = true}});
+      matrices_[next++].b = d.matrix(spec_.names[i] + kAdapterB, sizes.whole_outputs[i], spec_.r,
+                                     {.group = ParameterGroup::Adapter,
+                                      .init = {InitKind::Zeros},
+                                      .shard = by_outputs ? shards[i] : Shard{.partial = true}});
   // Small, and a full recomputation does not compute a block's last matmul again.
   low_ = d.saved({.label = "adapters", .width = rows, .kept = true});
   dlow_ = d.workspace(

@@ -7,6 +7,11 @@
 
 namespace kintsugi {
 
+// What follows the name of a module in those of its adapters, and PEFT's initial A: uniform with
+// Kaiming's bound for a = sqrt(5). B starts from 0.
+inline constexpr const char *kAdapterA = ".lora_A.weight", *kAdapterB = ".lora_B.weight";
+Init adapter_init(std::int64_t inputs);
+
 // The low-rank adapters of the matrices of a Linear (LoraConfig): for each matrix with one, its
 // columns of y have scale * (dropout(x) A^T) B^T in addition. The A of all matrices are one matmul,
 // and share the dropout of x.

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "model/layers/dispatcher.h"
+#include "model/layers/expert_linear.h"
 #include "model/layers/sublayer.h"
 
 namespace kintsugi {
@@ -15,7 +16,10 @@ constexpr std::string_view kBalanceLoss = "balance_loss", kZLoss = "router_z_los
 // other experts, a dispatcher brings tokens to them.
 class Experts final : public Sublayer {
  public:
-  explicit Experts(const ExpertsSpec& spec) : spec_(spec) {
+  explicit Experts(const ExpertsSpec& spec)
+      : spec_(spec),
+        up_(spec.up, spec.count, ExpertLinear::Tokens::Input),
+        down_(spec.down, spec.count, ExpertLinear::Tokens::Output) {
     if (spec.shared) shared_ = make_sublayer(*spec.shared);
   }
 
@@ -28,20 +32,14 @@ class Experts final : public Sublayer {
                                               .drops = spec_.capacity > 0});
     counts_ = d.ranks().tensor_rank == 0;
     const double used = static_cast<double>(spec_.chosen) / static_cast<double>(spec_.count);
-    const auto options = [&](const Init& init) {
-      return Declaration::Options{.group = ParameterGroup::Experts,
-                                  .init = init,
-                                  .shard = {.along = Declaration::Shard::Along::Matrices},
-                                  .hidden = true};
-    };
     router_ = d.matrix(
         spec_.router, spec_.count, spec_.hidden,
         {.group = ParameterGroup::Router, .init = spec_.router_init, .shard = {.partial = true}});
     if (!spec_.bias.empty())
       bias_ = d.vector(spec_.bias, spec_.count,
                        {.group = ParameterGroup::Router, .init = {InitKind::Zeros}, .wide = true});
-    up_ = d.stack(spec_.up, spec_.size, spec_.hidden, used, options(spec_.up_init));
-    down_ = d.stack(spec_.down, spec_.hidden, spec_.size, used, options(spec_.down_init));
+    up_.declare(d, used, most_rows());
+    down_.declare(d, used, most_rows());
     declare_tensors(d);
     dispatcher_->declare(d);
     if (shared_) shared_->declare(d);
@@ -56,14 +54,15 @@ class Experts final : public Sublayer {
     const auto work = dispatcher_->start_bringing(run, x);
     run.backend().order_choices(rows(run), positions(run), ids(run), first_);
     if (shared_) shared_->forward(run, x);
-    run.backend().grouped_matmul(run[before_], dispatcher_->brought(run, work, x), up(run),
-                                 rows(run), {.transpose_b = true, .tokens_a = true});
+    const Tensor visitors = dispatcher_->brought(run, work, x);
+    up_.read(run, visitors, rows(run));
+    up_.forward(run, run[before_], visitors, rows(run));
     activate(run);
+    down_.read(run, run[activated_], rows(run));
   }
 
   void output(const LayerRun& run, Tensor y, Tensor residual) const override {
-    run.backend().grouped_matmul(run[results_], run[activated_], down(run), rows(run),
-                                 {.transpose_b = true});
+    down_.forward(run, run[results_], run[activated_], rows(run));
     const auto work = dispatcher_->start_combining(run, run[results_], positions(run));
     if (shared_) shared_->output(run, y, residual);
     dispatcher_->combine(run, work, y, run[results_], positions(run), shared_ ? y : residual);
@@ -78,12 +77,11 @@ class Experts final : public Sublayer {
     Backend& backend = run.backend();
     const auto coming = dispatcher_->start_bringing(run, dy);
     if (shared_) shared_->backward_input(run, dx, dy);
-    backend.grouped_matmul(run[dactivated_], dispatcher_->brought(run, coming, dy), down(run),
-                           rows(run), {.tokens_a = true});
+    down_.backward_input(run, run[dactivated_], dispatcher_->brought(run, coming, dy), rows(run));
     const Tensor dweights = dispatcher_->clear_dweights(run, run[dweights_]);
     backend.expert_swiglu_backward(run[dbefore_], dweights, run[dactivated_], run[before_],
                                    weights(run), rows(run));
-    backend.grouped_matmul(run[results_], run[dbefore_], up(run), rows(run), {});
+    up_.backward_input(run, run[results_], run[dbefore_], rows(run));
     const auto going = dispatcher_->start_combining(run, run[results_], positions(run));
     dispatcher_->sum_dweights(run, run[dweights_]);
     backend.route_backward(run[dlogits_], run[dweights_], run[ids_], run[logits_], options(),
@@ -96,27 +94,24 @@ class Experts final : public Sublayer {
     if (const Tensor gradient = run.store().gradient(router_))
       run.backend().matmul(gradient, run[dlogits_], x,
                            {.transpose_a = true, .accumulate = run.accumulates()});
-    if (const Tensor gradient = run.store().gradient(up_, up_shape()))
-      run.backend().grouped_weight_gradient(gradient, run[dbefore_], dispatcher_->bring(run, x),
-                                            rows(run),
-                                            {.tokens_b = true, .accumulate = run.accumulates()});
+    if (up_.is_trained(run))
+      up_.backward_weight(run, run[dbefore_], dispatcher_->bring(run, x), rows(run));
     if (shared_) shared_->backward_weight(run, x);
   }
 
   void backward_output_weight(const LayerRun& run, Tensor dy, Tensor own_dy) const override {
     const bool halved = !run.kept_gradients.empty();  // otherwise backward_input has brought it
-    if (const Tensor gradient = run.store().gradient(down_, down_shape()))
-      run.backend().grouped_weight_gradient(
-          gradient, halved ? dispatcher_->bring(run, dy) : dispatcher_->brought(run, {}, dy),
-          run[activated_], rows(run), {.tokens_a = true, .accumulate = run.accumulates()});
+    if (down_.is_trained(run))
+      down_.backward_weight(
+          run, halved ? dispatcher_->bring(run, dy) : dispatcher_->brought(run, {}, dy),
+          run[activated_], rows(run));
     if (shared_) shared_->backward_output_weight(run, dy, own_dy);
   }
 
  private:
   // What was routed is kept: a token that is routed again might choose other experts.
   void declare_tensors(Declaration& d) {
-    const std::int64_t k = spec_.chosen, visitors = dispatcher_->most(),
-                       most = visitors * std::min(k, own_);
+    const std::int64_t k = spec_.chosen, visitors = dispatcher_->most(), most = most_rows();
     logits_ = d.saved({.label = "router logits", .width = spec_.count, .wide = true, .kept = true});
     ids_ = d.saved({.label = "chosen experts", .width = k, .indices = true, .kept = true});
     if (spec_.capacity > 0)
@@ -272,17 +267,16 @@ class Experts final : public Sublayer {
             .used = static_cast<double>(spec_.chosen * own_) /
                     (static_cast<double>(spec_.count) * bound)};
   }
-  Shape up_shape() const { return {own_, 2 * spec_.size, spec_.hidden}; }
-  Shape down_shape() const { return {own_, spec_.hidden, spec_.size}; }
-  Tensor up(const LayerRun& run) const { return run.store().weight(up_, up_shape()); }
-  Tensor down(const LayerRun& run) const { return run.store().weight(down_, down_shape()); }
+  // Of this rank's experts, per token.
+  std::int64_t most_rows() const { return dispatcher_->most() * std::min(spec_.chosen, own_); }
 
   ExpertsSpec spec_;
+  ExpertLinear up_, down_;
   std::shared_ptr<Sublayer> shared_;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::int64_t own_ = 0, first_ = 0;  // experts of this rank
   bool counts_ = false;               // of the ranks that route the same tokens, this one
-  int router_ = -1, bias_ = -1, up_ = -1, down_ = -1;
+  int router_ = -1, bias_ = -1;
   Saved logits_;         // (tokens, experts)
   Saved ids_, weights_;  // (tokens, chosen)
   Saved limited_;        // (tokens, chosen): ids_, -1 if dropped
@@ -304,14 +298,16 @@ class Experts final : public Sublayer {
 }  // namespace
 
 std::vector<LinearUse> linears_of(ExpertsSpec& spec) {
-  return spec.shared ? linears_of(*spec.shared) : std::vector<LinearUse>();
+  std::vector<LinearUse> all = spec.shared ? linears_of(*spec.shared) : std::vector<LinearUse>();
+  for (LinearSpec* const linear : {&spec.up, &spec.down})
+    all.push_back({.linear = linear, .site = {}, .experts = spec.count});
+  return all;
 }
 
 void clear_names_of(ExpertsSpec& spec) {
   spec.router.clear();
   spec.bias = spec.bias.empty() ? "" : "bias";  // whether there is one is no name
-  for (std::vector<std::string>* const names : {&spec.up, &spec.down})
-    for (std::string& name : *names) name.clear();
+  for (LinearSpec* const linear : {&spec.up, &spec.down}) clear_names_of(*linear);
   spec.layer = 0;
   if (spec.shared) clear_names_of(*spec.shared);
 }

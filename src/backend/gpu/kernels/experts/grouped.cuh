@@ -52,7 +52,7 @@ inline int stride_of(const Tensor& x, int i) {
   return static_cast<int>(x.stride(i));
 }
 
-// c = a op(b[expert]); strides are those of rows.
+// c [+]= scale a op(b[expert]); strides are those of rows.
 template <class T>
 struct GroupedMatmul {
   GroupedMatmul(const Tensor& c, const Tensor& a, const Tensor& b, const ExpertRows& rows,
@@ -67,12 +67,21 @@ struct GroupedMatmul {
         n(static_cast<int>(c.extent(1))),
         k(static_cast<int>(a.extent(1))),
         tokens_a(options.tokens_a),
+        accumulate(options.accumulate),
+        scale(static_cast<Acc<T>>(options.scale)),
         rows(rows) {}
+  // c is neither read nor scaled.
+  __device__ bool stores_sums() const { return !accumulate && scale == Acc<T>(1); }
+  // What c becomes where it is `before` and the sum of the products is `sum`.
+  __device__ T result(T before, Acc<T> sum) const {
+    return down<T>(accumulate ? up(before) + scale * sum : scale * sum);
+  }
   T* c;
   const T *a, *b;
   std::int64_t b_expert;
   int c_stride, a_stride, b_stride, n, k;
-  bool tokens_a;
+  bool tokens_a, accumulate;
+  Acc<T> scale;
   GroupedRows rows;
 };
 

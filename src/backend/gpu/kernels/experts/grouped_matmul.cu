@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(kThreads) matmul_kernel(GroupedMatmul<T> p) {
       __syncthreads();
     }
     tile.for_each([&](int row, int column, A sum) {
-      if (at.row + row < at.end && at.column + column < p.n)
-        p.c[static_cast<std::int64_t>(at.row + row) * p.c_stride + at.column + column] =
-            down<T>(sum);
+      if (at.row + row >= at.end || at.column + column >= p.n) return;
+      T& to = p.c[static_cast<std::int64_t>(at.row + row) * p.c_stride + at.column + column];
+      to = p.result(p.accumulate ? to : T{}, sum);
     });
   }
 }

@@ -236,9 +236,22 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
               operands.right[n] =
                   F::load_right_transposed(from.b, term, wave.column + 16 * n, wave.lane);
         });
-    if (active)
-      store_rounded<T>(p.c + static_cast<std::int64_t>(at.row) * p.c_stride + at.column, p.c_stride,
-                       at.end - at.row, p.n - at.column, sums, wave);
+    if (!active) continue;
+    T* const c = p.c + static_cast<std::int64_t>(at.row) * p.c_stride + at.column;
+    const int rows = at.end - at.row, columns = p.n - at.column;
+    if (p.stores_sums()) {
+      store_rounded<T>(c, p.c_stride, rows, columns, sums, wave);
+      continue;
+    }
+    for_packs<T>(sums, wave, [&](int row_in, int column, const float(&values)[F::kAdjacent]) {
+      if (row_in >= rows || column >= columns) return;
+      T* const to = c + static_cast<std::int64_t>(row_in) * p.c_stride + column;
+      Pack<T, F::kAdjacent> pack = {};
+      if (p.accumulate) pack = load<F::kAdjacent>(to);
+#pragma unroll
+      for (int e = 0; e < F::kAdjacent; ++e) pack.v[e] = p.result(pack.v[e], values[e]);
+      store(to, pack);
+    });
   }
 }
 

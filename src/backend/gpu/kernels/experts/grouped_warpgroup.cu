@@ -226,10 +226,23 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_kernel(GroupedMatmul<T> p)
                                             MatmulCopies<T, kTransposed>(p, at));
     if (i + step < count)
       begin_slices(shared, slices, MatmulCopies<T, kTransposed>(p, tiles[i + step]));
-    for_results<T, T>(shared, sums, [&](int row, int column, const Pack<T, 8>& pack) {
-      if (at.row + row < at.end && at.column + column < p.n)
-        store(p.c + static_cast<std::int64_t>(at.row + row) * p.c_stride + at.column + column,
-              pack);
+    T* const c = p.c + static_cast<std::int64_t>(at.row) * p.c_stride + at.column;
+    const int rows = at.end - at.row, columns = p.n - at.column;
+    if (p.stores_sums()) {
+      for_results<T, T>(shared, sums, [&](int row, int column, const Pack<T, 8>& pack) {
+        if (row < rows && column < columns)
+          store(c + static_cast<std::int64_t>(row) * p.c_stride + column, pack);
+      });
+      continue;
+    }
+    for_results<T, float>(shared, sums, [&](int row, int column, const Pack<float, 4>& values) {
+      if (row >= rows || column >= columns) return;
+      T* const to = c + static_cast<std::int64_t>(row) * p.c_stride + column;
+      Pack<T, 4> pack = {};
+      if (p.accumulate) pack = load<4>(to);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) pack.v[e] = p.result(pack.v[e], values.v[e]);
+      store(to, pack);
     });
   }
 }
