@@ -145,20 +145,20 @@ double FlightRecorder::waiting_s() const {
   return longest;
 }
 
-FlightPosition FlightRecorder::position() const {
-  FlightPosition position = position_of(*memory_);
+RankCalls FlightRecorder::position() const {
+  RankCalls position = position_of(*memory_);
   position.node = node_;
   return position;
 }
 
-FlightPosition FlightRecorder::position_of(const Memory& memory) {
-  FlightPosition position;
+RankCalls FlightRecorder::position_of(const Memory& memory) {
+  RankCalls position;
   position.rank = memory.rank;
   position.step = memory.step;
   position.node.assign(memory.node.data(), strnlen(memory.node.data(), memory.node.size()));
   for (const Memory::Group& from : memory.groups) {
     if (from.used != 1) continue;
-    FlightPosition::Group group;
+    RankCalls::Group group;
     group.name.assign(from.name.data(), strnlen(from.name.data(), kNameBytes));
     group.split = from.split;
     group.color = from.color;
@@ -180,7 +180,7 @@ FlightPosition FlightRecorder::position_of(const Memory& memory) {
   return position;
 }
 
-std::optional<FlightPosition> FlightRecorder::read(const std::filesystem::path& file) {
+std::optional<RankCalls> FlightRecorder::read(const std::filesystem::path& file) {
   const FileDescriptor descriptor(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (descriptor < 0) return {};
   auto copy = std::make_unique<std::array<std::byte, sizeof(Memory)>>();
@@ -243,11 +243,11 @@ std::vector<std::string> positions_here(const FlightRecorder& own, const std::st
 
 // ---- JSON
 
-std::string to_json(const FlightPosition& position) {
+std::string to_json(const RankCalls& position) {
   Json groups = Json::array();
-  for (const FlightPosition::Group& group : position.groups) {
+  for (const RankCalls::Group& group : position.groups) {
     Json recent = Json::array();
-    for (const FlightPosition::Call& call : group.recent)
+    for (const RankCalls::Call& call : group.recent)
       recent.push_back({call.number, to_string(call.kind), call.bytes, call.peer});
     groups.push_back({{"name", group.name},
                       {"split", group.split},
@@ -272,16 +272,16 @@ Collective collective_of(const std::string& name) {
   failure("no collective is named {}", name);
 }
 
-FlightPosition::Group group_from(const Json& json) {
-  FlightPosition::Group group{.name = json.at("name"),
-                              .split = json.at("split"),
-                              .color = json.at("color"),
-                              .rank = json.at("rank"),
-                              .size = json.at("size"),
-                              .calls = json.at("calls"),
-                              .waiting_for = json.at("waiting_for"),
-                              .waiting_s = json.at("waiting_s"),
-                              .recent = {}};
+RankCalls::Group group_from(const Json& json) {
+  RankCalls::Group group{.name = json.at("name"),
+                         .split = json.at("split"),
+                         .color = json.at("color"),
+                         .rank = json.at("rank"),
+                         .size = json.at("size"),
+                         .calls = json.at("calls"),
+                         .waiting_for = json.at("waiting_for"),
+                         .waiting_s = json.at("waiting_s"),
+                         .recent = {}};
   for (const Json& call : json.at("recent"))
     group.recent.push_back({call.at(0), collective_of(call.at(1)), call.at(2), call.at(3)});
   return group;
@@ -289,10 +289,10 @@ FlightPosition::Group group_from(const Json& json) {
 
 }  // namespace
 
-std::optional<FlightPosition> position_from_json(const std::string& text) {
+std::optional<RankCalls> position_from_json(const std::string& text) {
   try {
     const Json json = Json::parse(text);
-    FlightPosition position{
+    RankCalls position{
         .rank = json.at("rank"), .step = json.at("step"), .node = json.at("node"), .groups = {}};
     for (const Json& group : json.at("groups")) position.groups.push_back(group_from(group));
     return position;
@@ -306,18 +306,18 @@ std::optional<FlightPosition> position_from_json(const std::string& text) {
 namespace {
 
 struct Member {
-  const FlightPosition* rank;
-  const FlightPosition::Group* group;
+  const RankCalls* rank;
+  const RankCalls::Group* group;
 };
 
-const FlightPosition::Call* find_call(const FlightPosition::Group& group, std::int64_t number) {
-  for (const FlightPosition::Call& call : group.recent)
+const RankCalls::Call* find_call(const RankCalls::Group& group, std::int64_t number) {
+  for (const RankCalls::Call& call : group.recent)
     if (call.number == number) return &call;
   return nullptr;
 }
 
-std::string call_text(const FlightPosition::Group& group, std::int64_t number) {
-  const FlightPosition::Call* const call = find_call(group, number);
+std::string call_text(const RankCalls::Group& group, std::int64_t number) {
+  const RankCalls::Call* const call = find_call(group, number);
   if (call == nullptr) return fmt::format("call {} of group {}", number, group.name);
   if (call->bytes == 0)
     return fmt::format("call {} of group {} ({})", number, group.name, to_string(call->kind));
@@ -359,9 +359,9 @@ bool is_collective(Collective kind) {
 
 Finding different_calls(const std::vector<Member>& members) {
   for (const Member& member : members)
-    for (const FlightPosition::Call& call : member.group->recent)
+    for (const RankCalls::Call& call : member.group->recent)
       for (const Member& other : members) {
-        const FlightPosition::Call* const same = find_call(*other.group, call.number);
+        const RankCalls::Call* const same = find_call(*other.group, call.number);
         if (same == nullptr || !is_collective(call.kind) || !is_collective(same->kind)) continue;
         if (same->kind == call.kind && same->bytes == call.bytes) continue;
         return {fmt::format("ranks {} and {} disagree: {} against {}", member.rank->rank,
@@ -374,12 +374,12 @@ Finding different_calls(const std::vector<Member>& members) {
   return {};
 }
 
-bool waits(const FlightPosition& rank) {
+bool waits(const RankCalls& rank) {
   return std::ranges::any_of(rank.groups, [](const auto& group) { return group.waiting_for != 0; });
 }
 
 // A message that a rank waits for while its peer waits for nothing.
-Finding missing_message(const Member& waiting, const FlightPosition::Call& call,
+Finding missing_message(const Member& waiting, const RankCalls::Call& call,
                         const std::vector<Member>& members) {
   const auto peer = std::ranges::find_if(
       members, [&](const Member& member) { return member.group->rank == call.peer; });
@@ -398,7 +398,7 @@ Finding missing_call(const std::vector<Member>& members) {
   std::vector<Member> waiting, missing;
   for (const Member& member : members) {
     const std::int64_t number = member.group->waiting_for;
-    const FlightPosition::Call* const call = find_call(*member.group, number);
+    const RankCalls::Call* const call = find_call(*member.group, number);
     if (number == 0 || call == nullptr) continue;
     if (!is_collective(call->kind)) {
       Finding message = missing_message(member, *call, members);
@@ -426,12 +426,12 @@ Finding missing_call(const std::vector<Member>& members) {
 
 }  // namespace
 
-RankFailure diagnose(const std::vector<FlightPosition>& positions) {
+RankFailure diagnose(const std::vector<RankCalls>& positions) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Member>> groups;
   std::set<std::int64_t> seen;
-  for (const FlightPosition& position : positions)
+  for (const RankCalls& position : positions)
     if (seen.insert(position.rank).second)
-      for (const FlightPosition::Group& group : position.groups)
+      for (const RankCalls::Group& group : position.groups)
         groups[{group.split, group.color}].push_back({&position, &group});
   Finding first;
   for (const auto& [key, members] : groups) {

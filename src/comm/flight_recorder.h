@@ -17,7 +17,7 @@
 namespace kintsugi {
 
 // Where a rank is in the calls of its groups.
-struct FlightPosition {
+struct RankCalls {
   struct Call {
     std::int64_t number = 0;  // in its group, from 1
     Collective kind = Collective::Barrier;
@@ -40,14 +40,14 @@ struct FlightPosition {
 };
 
 // As one line of JSON. from_json() returns nothing for anything else.
-std::string to_json(const FlightPosition& position);
-std::optional<FlightPosition> position_from_json(const std::string& text);
+std::string to_json(const RankCalls& position);
+std::optional<RankCalls> position_from_json(const std::string& text);
 
 // Names the first call that not all ranks of a group have made, the ranks that are missing and
 // those that wait; or two ranks whose calls of the same number differ. No text if there is none.
 // The ranks that have not made the call and wait for no other one are at fault (Stuck). There may
 // be none: of two ranks whose calls differ, nobody knows which is wrong.
-RankFailure diagnose(const std::vector<FlightPosition>& positions);
+RankFailure diagnose(const std::vector<RankCalls>& positions);
 
 class FlightRecorder;
 
@@ -88,12 +88,12 @@ class FlightRecorder {
   // How long this rank has been waiting inside the step; 0 if it is not.
   double waiting_s() const;
 
-  FlightPosition position() const;
-  static std::optional<FlightPosition> read(const std::filesystem::path& file);
+  RankCalls position() const;
+  static std::optional<RankCalls> read(const std::filesystem::path& file);
 
  private:
   struct Memory;
-  static FlightPosition position_of(const Memory& memory);
+  static RankCalls position_of(const Memory& memory);
 
   std::filesystem::path file_;
   std::string node_;

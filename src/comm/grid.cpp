@@ -58,25 +58,25 @@ int first_of_shard(const Grid& grid, const Coordinates& coordinates) {
 }
 
 // The data ranks `first`, `first` + stride, …, `size` of them, one of which is at `coordinates`.
-GroupPosition data_ranks(const Grid& grid, const Coordinates& coordinates, int first, int size,
-                         int stride) {
+GroupMembership data_ranks(const Grid& grid, const Coordinates& coordinates, int first, int size,
+                           int stride) {
   const int data = data_index(grid, coordinates);
   return {with_data(grid, coordinates, first), (data - first) / stride, size, grid.tp * stride};
 }
 
-GroupPosition alone(const Grid& grid, const Coordinates& coordinates) {
+GroupMembership alone(const Grid& grid, const Coordinates& coordinates) {
   return {rank_of(grid, coordinates), 0, 1, 1};
 }
 
-GroupPosition all_ranks(const Grid& grid, const Coordinates& coordinates) {
+GroupMembership all_ranks(const Grid& grid, const Coordinates& coordinates) {
   return {0, rank_of(grid, coordinates), grid.world(), 1};
 }
 
-GroupPosition tp_group(const Grid& grid, const Coordinates& coordinates) {
+GroupMembership tp_group(const Grid& grid, const Coordinates& coordinates) {
   return {rank_of(grid, coordinates) - coordinates.tp, coordinates.tp, grid.tp, 1};
 }
 
-GroupPosition tied_group(const Grid& grid, const Coordinates& coordinates) {
+GroupMembership tied_group(const Grid& grid, const Coordinates& coordinates) {
   const int stage = grid.tp * grid.data();
   if (grid.pp == 1 || (coordinates.pp > 0 && coordinates.pp < grid.pp - 1))
     return {rank_of(grid, coordinates), 0, 1, stage};
@@ -84,7 +84,7 @@ GroupPosition tied_group(const Grid& grid, const Coordinates& coordinates) {
           stage * (grid.pp - 1)};
 }
 
-GroupPosition copy_group(const Grid& grid, const Coordinates& coordinates) {
+GroupMembership copy_group(const Grid& grid, const Coordinates& coordinates) {
   const int copy = grid.copy(), data = data_index(grid, coordinates), in_copy = data % copy;
   return {with_data(grid, {}, data - in_copy),
           coordinates.tp + grid.tp * (in_copy + copy * coordinates.pp), grid.tp * grid.pp * copy,
@@ -99,46 +99,46 @@ constexpr std::array<GroupSpec, kGroupKinds> kSpecs = {{
     {GroupKind::HostTp, "host_tp", kHost, tp_group},
     {GroupKind::Tp, "tp", kDevice, tp_group},
     {GroupKind::Cp, "cp", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        return {rank_of(grid, coordinates) - grid.tp * coordinates.cp, coordinates.cp, grid.cp,
                grid.tp};
      }},
     {GroupKind::Pp, "pp", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        const int stage = grid.tp * grid.data();
        return {rank_of(grid, coordinates) - stage * coordinates.pp, coordinates.pp, grid.pp, stage};
      }},
     {GroupKind::Kv, "kv", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        const int rank = coordinates.tp % grid.kv_copies;
        return {rank_of(grid, coordinates) - rank, rank, grid.kv_copies, 1};
      }},
     {GroupKind::Tied, "tied", kDevice, tied_group},
     {GroupKind::Shard, "shard", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        return data_ranks(grid, coordinates, first_of_shard(grid, coordinates), grid.shard(), 1);
      }},
     {GroupKind::Replica, "replica", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        const int shard = grid.shard();
        return data_ranks(grid, coordinates, data_index(grid, coordinates) % shard,
                          grid.data() / shard, shard);
      }},
     {GroupKind::Copy, "copy", kDevice, copy_group},
     {GroupKind::Experts, "experts", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        const int data = data_index(grid, coordinates);
        return data_ranks(grid, coordinates, data - data % grid.experts, grid.experts, 1);
      }},
     {GroupKind::ExpertsShard, "experts_shard", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        if (grid.experts == 1 || grid.shard() <= grid.experts) return alone(grid, coordinates);
        const int place = data_index(grid, coordinates) % grid.experts;
        return data_ranks(grid, coordinates, first_of_shard(grid, coordinates) + place,
                          grid.shard() / grid.experts, grid.experts);
      }},
     {GroupKind::ExpertsReplica, "experts_replica", kDevice,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupMembership {
        if (grid.experts == 1) return alone(grid, coordinates);
        const int copy = grid.copy();
        return data_ranks(grid, coordinates, data_index(grid, coordinates) % copy,
@@ -165,7 +165,7 @@ GroupKind parse_group_kind(std::string_view name) {
   failure("no kind of group is named {}", name);
 }
 
-GroupPosition group_position(const Grid& grid, GroupKind kind, const Coordinates& coordinates) {
+GroupMembership group_position(const Grid& grid, GroupKind kind, const Coordinates& coordinates) {
   return kSpecs[static_cast<std::size_t>(kind)].position(grid, coordinates);
 }
 
@@ -192,7 +192,7 @@ Groups make_groups(const Grid& grid, const Coordinates& coordinates, const MakeC
 Groups make_groups(World& hosts, World& devices, const Grid& grid) {
   check_grid(grid, hosts.size());
   Groups groups = make_groups(grid, coordinates_of(grid, hosts.rank()),
-                              [&](const GroupSpec& spec, const GroupPosition& position) {
+                              [&](const GroupSpec& spec, const GroupMembership& position) {
                                 World& world = spec.on_host ? hosts : devices;
                                 return world.split(spec.name, position.leader, world.rank());
                               });
@@ -222,7 +222,7 @@ class PlannedCommunicator final : public Communicator {
 Groups planned_groups(const Grid& grid, const Coordinates& coordinates) {
   KINTSUGI_CHECK(coordinates_of(grid, rank_of(grid, coordinates)) == coordinates,
                  "coordinates outside the grid");
-  return make_groups(grid, coordinates, [](const GroupSpec& spec, const GroupPosition& position) {
+  return make_groups(grid, coordinates, [](const GroupSpec& spec, const GroupMembership& position) {
     return std::make_unique<PlannedCommunicator>(spec.name, position.rank, position.size);
   });
 }

@@ -66,7 +66,7 @@ enum class GroupKind : std::uint8_t {
 inline constexpr std::size_t kGroupKinds = 14;
 
 // The group of a kind that a rank belongs to.
-struct GroupPosition {
+struct GroupMembership {
   int leader = 0;  // world rank of its lowest rank; identifies the group among those of its kind
   int rank = 0, size = 1;
   int stride = 1;  // between adjacent ranks, in world ranks
@@ -77,7 +77,7 @@ struct GroupSpec {
   GroupKind kind;
   const char* name;  // name of its communicators
   bool on_host;      // communicates host memory (scalars, texts, checkpoints), not device memory
-  GroupPosition (*position)(const Grid& grid, const Coordinates& coordinates);
+  GroupMembership (*position)(const Grid& grid, const Coordinates& coordinates);
 };
 const std::array<GroupSpec, kGroupKinds>& group_specs();  // by kind
 const char* to_string(GroupKind kind);
@@ -90,7 +90,7 @@ void check_grid(const Grid& grid, int world_size);
 Coordinates coordinates_of(const Grid& grid, int rank);
 int rank_of(const Grid& grid, const Coordinates& coordinates);
 
-GroupPosition group_position(const Grid& grid, GroupKind kind, const Coordinates& coordinates);
+GroupMembership group_position(const Grid& grid, GroupKind kind, const Coordinates& coordinates);
 // The world ranks of the group that a rank belongs to, in ascending order.
 std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank);
 
@@ -113,7 +113,7 @@ struct Groups {
   }
 };
 using MakeCommunicator =
-    std::function<std::unique_ptr<Communicator>(const GroupSpec&, const GroupPosition&)>;
+    std::function<std::unique_ptr<Communicator>(const GroupSpec&, const GroupMembership&)>;
 // The groups of the rank at `coordinates`, each created by `make`.
 Groups make_groups(const Grid& grid, const Coordinates& coordinates, const MakeCommunicator& make);
 // All ranks call it. `hosts` communicates host memory, `devices` device memory. Throws UserError if

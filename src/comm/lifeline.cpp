@@ -38,8 +38,8 @@ void raise_file_limit(int count) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-std::vector<FlightPosition> parse_positions(const std::vector<std::string>& texts) {
-  std::vector<FlightPosition> positions;
+std::vector<RankCalls> parse_positions(const std::vector<std::string>& texts) {
+  std::vector<RankCalls> positions;
   for (const std::string& text : texts)
     if (auto position = position_from_json(text)) positions.push_back(std::move(*position));
   return positions;

@@ -43,7 +43,7 @@ class Lifeline {
     // On rank 0: a message (a warning) from a rank.
     std::function<void(int rank, const std::string& text)> on_message;
     // On rank 0, once, for the first failure, which may be its own: log it and flush. `positions`:
-    // where the ranks were (FlightPosition as JSON), if a rank was lost, did not answer or did not
+    // where the ranks were (RankCalls as JSON), if a rank was lost, did not answer or did not
     // make a call.
     std::function<void(const RankFailure&, const std::vector<std::string>& positions)> on_failure;
     // On every rank except the one that called fail(): exit the process with its exit code. The

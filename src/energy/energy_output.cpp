@@ -37,7 +37,7 @@ EnergyJson joules_json(const LevelJoules& joules) {
   return json;
 }
 
-EnergyJson check_json(const LevelSource& source) {
+EnergyJson check_json(const LevelMeasurement& source) {
   const std::optional<double> difference = check_difference(source);
   if (!difference) return nullptr;
   return {{"counter_j", *source.counter_j},
@@ -47,7 +47,7 @@ EnergyJson check_json(const LevelSource& source) {
 }
 
 EnergyJson level_json(const EnergyReport& report, EnergyLevel level) {
-  const LevelSource& source = report.source(level);
+  const LevelMeasurement& source = report.source(level);
   const std::optional<double> joules = report.total()[level];
   const bool measured = joules.has_value();
   const auto of_all = [&](double per) {
@@ -183,7 +183,7 @@ std::string title_line(const EnergyReport& report) {
 }
 
 std::string level_text(const EnergyReport& report, EnergyLevel level) {
-  const LevelSource& source = report.source(level);
+  const LevelMeasurement& source = report.source(level);
   const std::optional<double> joules = report.total()[level];
   const std::string why = source.reason.empty() ? "no meter was found" : source.reason;
   if (!joules) return "not measured: " + why;

@@ -150,7 +150,7 @@ PlanComparison compare_with_plan(const EnergyReport& report) {
   return comparison;
 }
 
-std::optional<double> check_difference(const LevelSource& source) {
+std::optional<double> check_difference(const LevelMeasurement& source) {
   if (!source.counter_j || !source.integral_j || *source.integral_j <= 0) return {};
   return *source.counter_j / *source.integral_j - 1;
 }

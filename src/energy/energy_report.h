@@ -40,7 +40,7 @@ struct PhaseEnergy {
 };
 
 // How one level was measured on all nodes.
-struct LevelSource {
+struct LevelMeasurement {
   std::string source = {};  // "nvml"; several: "nvml, amdsmi"; empty: none
   MeterKind kind = MeterKind::Counter;
   std::string reason = {};  // why the level is not measured, or why time is missing
@@ -87,7 +87,7 @@ struct EnergyReport {
   double tokens = 0;                 // of these steps
 
   std::array<PhaseEnergy, kEnergyPhases.size()> phases = {};
-  std::array<LevelSource, kEnergyLevels.size()> sources = {};
+  std::array<LevelMeasurement, kEnergyLevels.size()> sources = {};
   std::vector<NodeEnergy> by_node = {};
   std::vector<AttemptEnergy> attempts = {};
 
@@ -100,8 +100,10 @@ struct EnergyReport {
 
   PhaseEnergy& phase(EnergyPhase p) { return phases[static_cast<std::size_t>(p)]; }
   const PhaseEnergy& phase(EnergyPhase p) const { return phases[static_cast<std::size_t>(p)]; }
-  LevelSource& source(EnergyLevel l) { return sources[static_cast<std::size_t>(l)]; }
-  const LevelSource& source(EnergyLevel l) const { return sources[static_cast<std::size_t>(l)]; }
+  LevelMeasurement& source(EnergyLevel l) { return sources[static_cast<std::size_t>(l)]; }
+  const LevelMeasurement& source(EnergyLevel l) const {
+    return sources[static_cast<std::size_t>(l)];
+  }
 
   LevelJoules total() const;       // of all phases
   PhaseEnergy productive() const;  // compute and communication
@@ -144,7 +146,7 @@ struct PlanComparison {
 PlanComparison compare_with_plan(const EnergyReport& report);
 
 // Relative difference of the counters to the integral of power; empty: not both were read.
-std::optional<double> check_difference(const LevelSource& source);
+std::optional<double> check_difference(const LevelMeasurement& source);
 inline constexpr double kDoubtful = 0.05;  // a larger difference is reported
 
 std::string to_json(const EnergyReport& report);  // energy.json

@@ -10,14 +10,14 @@ namespace {
 
 // The rows of one part of the sharded dimension that one rank holds: [begin, end), padded to
 // `rows`.
-struct PartRange {
+struct PaddedRows {
   std::int64_t extent = 0;  // of the whole part
   std::int64_t rows = 0;    // per rank, with padding
   std::int64_t begin = 0, end = 0;
 };
 
-PartRange part_range(const TensorShard& shard, std::int64_t extent, int rank) {
-  PartRange r;
+PaddedRows part_range(const TensorShard& shard, std::int64_t extent, int rank) {
+  PaddedRows r;
   if (shard.owner >= 0) {
     r.extent = r.rows = rank == shard.owner ? extent : 0;
     r.end = r.rows;
@@ -57,7 +57,7 @@ void for_each_range(const TensorShard& shard, const Shape& global, int rank, std
     if (first < last) use({first, first, last - first});
     return;
   }
-  const PartRange range = part_range(shard, global[shard.dimension], rank);
+  const PaddedRows range = part_range(shard, global[shard.dimension], rank);
   std::int64_t rows = 1, width = 1;  // product of the dimensions before and after the sharded one
   for (int i = 0; i < shard.dimension; ++i) rows *= global[i];
   for (int i = shard.dimension + 1; i < global.rank(); ++i) width *= global[i];
@@ -79,7 +79,7 @@ RowRange rows_of(const TensorShard& shard, const Shape& global, int rank) {
   KINTSUGI_CHECK(shard.dimension == 0 && shard.parts == 1,
                  "row range of a parameter sharded along dimension {} in {} parts", shard.dimension,
                  shard.parts);
-  const PartRange range = part_range(shard, global[0], rank);
+  const PaddedRows range = part_range(shard, global[0], rank);
   return {range.begin, range.end};
 }
 

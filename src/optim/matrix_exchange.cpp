@@ -145,7 +145,7 @@ class Planner {
     return {begin, std::max(begin, end)};
   }
 
-  MatrixPiece tensors_of(const Parameter& parameter, Sharding::Range range) const {
+  MatrixRange tensors_of(const Parameter& parameter, Sharding::Range range) const {
     const auto& segments = state_.segments();
     const auto segment = std::ranges::find_if(segments, [&](const auto& one) {
       return one.bucket == parameter.bucket && one.rule == &rule_ &&
@@ -154,7 +154,7 @@ class Planner {
     KINTSUGI_CHECK(segment != segments.end(), "{} has no state", parameter.name);
     const std::int64_t from = range.begin - segment->range.begin;
     const std::int64_t owned = sharding_.owned(parameter.bucket).begin;
-    MatrixPiece piece{
+    MatrixRange piece{
         .shape = matrix_shape(parameter),
         .weight = sharding_.weights_at(parameter.bucket, range),
         .gradient =
@@ -175,7 +175,7 @@ class Planner {
     for (std::int64_t begin = range.begin; begin < range.end;) {
       std::int64_t count = std::min(range.end - begin, limits_.piece);
       if (at >= 0) count = std::min(count, limits_.block - at % limits_.block);
-      MatrixPiece part = tensors_of(parameter, {begin, begin + count});
+      MatrixRange part = tensors_of(parameter, {begin, begin + count});
       part.at = at;
       add(std::move(part));
       begin += count;
@@ -190,7 +190,7 @@ class Planner {
   static std::int64_t& at(std::vector<std::int64_t>& by_rank, int rank) { return by_rank[rank]; }
 
   void plan_momenta(MatrixExchange& x) const {
-    const auto add = [&](MatrixPiece part) { x.momenta.push_back(std::move(part)); };
+    const auto add = [&](MatrixRange part) { x.momenta.push_back(std::move(part)); };
     x.to_owners = counts(sizes_.shard);
     std::int64_t next = 0;
     for (int replica = 0; replica < sizes_.replica; ++replica)
@@ -226,13 +226,13 @@ class Planner {
   }
 
   // Appends the matrices of one tp rank's shard.
-  void add_parts(std::vector<MatrixPart>& parts, const Parameter& parameter, std::size_t index,
+  void add_parts(std::vector<MatrixShard>& parts, const Parameter& parameter, std::size_t index,
                  int tp, std::int64_t shard_at) const {
     const MatrixParts& matrices = parameter.matrices;
     const Shape shape = shard_of(parameter, tp);
     if (shape.elements() == 0) return;
     const std::int64_t count = matrices.count, rows = shape[0], columns = shape[1];
-    MatrixPart part{.shard_at = shard_at};
+    MatrixShard part{.shard_at = shard_at};
     const bool by_rows = matrices.dimension == 0;
     const std::int64_t extent = (by_rows ? rows : columns) / count,
                        turn = count == 1 || matrices.turn == 0 ? extent : matrices.turn;
@@ -302,7 +302,7 @@ class Planner {
   void plan_results(MatrixExchange& x) const {
     for (int replica = 0; replica < sizes_.replica; ++replica) {
       std::int64_t next = 0;
-      const auto add = [&](MatrixPiece part) {
+      const auto add = [&](MatrixRange part) {
         const std::int64_t first = part.at / limits_.block * limits_.block;
         if (x.results.empty() || x.results.back().replica != replica ||
             x.results.back().first != first)

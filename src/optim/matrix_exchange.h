@@ -23,15 +23,15 @@ struct MatrixShape {
 };
 MatrixShape matrix_shape(const Parameter& parameter);
 
-// Gives each parameter of the rule with these data groups to one of `owners` ranks, so that the most loaded one has as few
-// FLOPs as possible (largest first, to the least loaded). A batch has at most `most` elements, or
-// one parameter.
+// Gives each parameter of the rule with these data groups to one of `owners` ranks, so that the
+// most loaded one has as few FLOPs as possible (largest first, to the least loaded). A batch has at
+// most `most` elements, or one parameter.
 std::vector<MatrixRound> plan_matrices(const ParameterSet& set, const UpdateRules& rules,
                                        const MatrixRule& rule, const DataGroups& data, int owners,
                                        std::int64_t most);
 
 // Elements that a rank owns of a parameter, and where their direction is in a buffer.
-struct MatrixPiece {
+struct MatrixRange {
   MatrixShape shape;                     // of the parameter's matrices
   Tensor weight, gradient, master, ema;  // master, ema: may be empty
   std::vector<Tensor> slots = {};
@@ -43,7 +43,7 @@ struct MatrixPiece {
 
 // The part of a whole matrix that one tp rank holds: where it is in the rank's shard of the
 // parameter, and where in the batch of whole matrices.
-struct MatrixPart {
+struct MatrixShard {
   std::int64_t shard_at = 0;           // of the shard, in the buffer of shards
   Shape shard = {};                    // of the shard: (rows, matrices, columns)
   std::int64_t part = 0;               // index of the matrix in the shard
@@ -57,23 +57,23 @@ struct MatrixExchange {
   struct Move {
     std::int64_t from = 0, to = 0, count = 0;
   };
-  std::vector<MatrixPiece> momenta = {};   // everything that this rank owns of the round
-  ExchangeCounts to_owners = {};           // in the shard group: pieces of directions
-  std::vector<Move> join = {};             // pieces to shards
-  ExchangeCounts to_owner = {};            // in the tp group: shards
-  std::vector<MatrixPart> assembled = {};  // shards to whole matrices
-  MatrixShape shape = {};                  // of this rank's matrices
-  std::int64_t matrices = 0;               // how many; 0: it transforms none in this round
-  std::vector<MatrixPart> returned = {};   // whole matrices to shards
-  ExchangeCounts from_owner = {};          // in the tp group: shards
-  std::vector<Move> split = {};            // shards to pieces
-  ExchangeCounts from_owners = {};         // in the shard group: pieces of results
+  std::vector<MatrixRange> momenta = {};    // everything that this rank owns of the round
+  ExchangeCounts to_owners = {};            // in the shard group: pieces of directions
+  std::vector<Move> join = {};              // pieces to shards
+  ExchangeCounts to_owner = {};             // in the tp group: shards
+  std::vector<MatrixShard> assembled = {};  // shards to whole matrices
+  MatrixShape shape = {};                   // of this rank's matrices
+  std::int64_t matrices = 0;                // how many; 0: it transforms none in this round
+  std::vector<MatrixShard> returned = {};   // whole matrices to shards
+  ExchangeCounts from_owner = {};           // in the tp group: shards
+  std::vector<Move> split = {};             // shards to pieces
+  ExchangeCounts from_owners = {};          // in the shard group: pieces of results
   // What this rank applies: results of one replica, in blocks. `at` of a piece counts from the
   // start of the block.
   struct Results {
     int replica = 0;
     std::int64_t first = 0, count = 0;  // elements of the replica's results
-    std::vector<MatrixPiece> pieces = {};
+    std::vector<MatrixRange> pieces = {};
   };
   std::vector<Results> results = {};
 };

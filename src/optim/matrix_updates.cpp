@@ -34,7 +34,7 @@ struct PartViews {
   Tensor shard, matrix;
 };
 
-PartViews views_of(const MatrixPart& part, const Tensor& shards, const Tensor& matrices) {
+PartViews views_of(const MatrixShard& part, const Tensor& shards, const Tensor& matrices) {
   const Tensor shard =
       shards.rows(part.shard_at, part.shard.elements()).view(part.shard).select(1, part.part);
   Tensor matrix = matrices.select(0, part.matrix);
@@ -44,8 +44,8 @@ PartViews views_of(const MatrixPart& part, const Tensor& shards, const Tensor& m
 }
 
 // Whether the shards of a batch are its matrices, each of them once, one after the other.
-bool is_whole(const std::vector<MatrixPart>& parts, std::int64_t matrices) {
-  return std::ssize(parts) == matrices && std::ranges::all_of(parts, [](const MatrixPart& part) {
+bool is_whole(const std::vector<MatrixShard>& parts, std::int64_t matrices) {
+  return std::ssize(parts) == matrices && std::ranges::all_of(parts, [](const MatrixShard& part) {
            return part.dimension < 0 && part.shard[1] == 1;
          });
 }
@@ -101,7 +101,7 @@ void MatrixUpdates::allocate_staging(Arena& arena, const OptimizerState& state,
                                      const StateOffload& offload) {
   std::int64_t longest = 0;
   for (const MatrixExchange& x : rounds_)
-    for (const MatrixPiece& piece : x.momenta) longest = std::max(longest, piece.size());
+    for (const MatrixRange& piece : x.momenta) longest = std::max(longest, piece.size());
   const auto take = [&](DType dtype) {
     return arena.allocate(Region::Optimizer, "state buffers", dtype, {longest});
   };
@@ -121,14 +121,14 @@ void MatrixUpdates::allocate_staging(Arena& arena, const OptimizerState& state,
 
 // ---- state and gradients in host memory
 
-UpdateOptions MatrixUpdates::options_of(const MatrixPiece& piece) const {
+UpdateOptions MatrixUpdates::options_of(const MatrixRange& piece) const {
   return {.step = step_.step,
           .lr = step_.lr,
           .decays = piece.decays,
           .first_element = piece.first_element};
 }
 
-void MatrixUpdates::fetch(const MatrixPiece& piece, Staging& to, bool applies) {
+void MatrixUpdates::fetch(const MatrixRange& piece, Staging& to, bool applies) {
   std::size_t copies = 0;
   const auto copy = [&](const Tensor& device, const Tensor& host) {
     to.to_device[copies++] = backend_->to_device(device.rows(0, piece.size()), host);
@@ -144,7 +144,7 @@ void MatrixUpdates::fetch(const MatrixPiece& piece, Staging& to, bool applies) {
     for (std::size_t i = 0; i < piece.slots.size(); ++i) copy(to.slots[i], piece.slots[i]);
 }
 
-void MatrixUpdates::put_back(const MatrixPiece& piece, Staging& from, bool applies) {
+void MatrixUpdates::put_back(const MatrixRange& piece, Staging& from, bool applies) {
   if (!offload_.on) return;
   std::size_t copies = 0;
   const auto copy = [&](const Tensor& host, const Tensor& device) {
@@ -158,7 +158,7 @@ void MatrixUpdates::put_back(const MatrixPiece& piece, Staging& from, bool appli
   for (std::size_t i = 0; i < piece.slots.size(); ++i) copy(piece.slots[i], from.slots[i]);
 }
 
-MatrixUpdates::OnDevice MatrixUpdates::on_device(const MatrixPiece& piece,
+MatrixUpdates::OnDevice MatrixUpdates::on_device(const MatrixRange& piece,
                                                  const Staging& staging) const {
   const auto part = [&](const Tensor& x) { return x.rows(0, piece.size()); };
   OnDevice on{.gradient = offload_.gradients ? part(staging.gradient) : piece.gradient,
@@ -172,7 +172,7 @@ MatrixUpdates::OnDevice MatrixUpdates::on_device(const MatrixPiece& piece,
   return on;
 }
 
-void MatrixUpdates::for_each_piece(const std::vector<MatrixPiece>& pieces, bool applies,
+void MatrixUpdates::for_each_piece(const std::vector<MatrixRange>& pieces, bool applies,
                                    const auto& use) {
   const bool stages = offload_.on || offload_.gradients;
   if (stages && !pieces.empty()) fetch(pieces[0], staging_[0], applies);
@@ -202,7 +202,7 @@ void MatrixUpdates::run(const UpdateStep& step) {
 }
 
 void MatrixUpdates::update_momenta(const MatrixExchange& round) {
-  for_each_piece(round.momenta, false, [&](const MatrixPiece& piece, const OnDevice& on) {
+  for_each_piece(round.momenta, false, [&](const MatrixRange& piece, const OnDevice& on) {
     rule_->direction(*backend_, piece.at < 0 ? Tensor() : in().rows(piece.at, piece.size()),
                      std::span(on.slots.data(), piece.slots.size()), on.gradient, step_.scale,
                      options_of(piece));
@@ -232,7 +232,7 @@ void MatrixUpdates::send_to_owners(const MatrixExchange& round) {
 
 void MatrixUpdates::transform(const MatrixExchange& round) {
   if (!is_whole(round.assembled, round.matrices)) {
-    for (const MatrixPart& part : round.assembled) {
+    for (const MatrixShard& part : round.assembled) {
       const PartViews views = views_of(part, in(), batch_of(round, out()));
       backend_->copy(views.matrix, views.shard);
     }
@@ -248,7 +248,7 @@ void MatrixUpdates::transform(const MatrixExchange& round) {
         squares_[i].rows(0, round.matrices * small * small).view({round.matrices, small, small});
   if (rule_->transform(*backend_, work).data() == work.other.data()) turn();
   if (is_whole(round.returned, round.matrices)) return;
-  for (const MatrixPart& part : round.returned) {
+  for (const MatrixShard& part : round.returned) {
     const PartViews views = views_of(part, out(), batch_of(round, in()));
     backend_->copy(views.shard, views.matrix);
   }
@@ -261,8 +261,8 @@ void MatrixUpdates::return_to_holders(const MatrixExchange& round) {
   exchange(data_.shard, round.from_owners);
 }
 
-void MatrixUpdates::apply(const std::vector<MatrixPiece>& pieces, Tensor directions) {
-  for_each_piece(pieces, true, [&](const MatrixPiece& piece, const OnDevice& on) {
+void MatrixUpdates::apply(const std::vector<MatrixRange>& pieces, Tensor directions) {
+  for_each_piece(pieces, true, [&](const MatrixRange& piece, const OnDevice& on) {
     rule_->apply(*backend_, piece.weight, on.master, directions.rows(piece.at, piece.size()),
                  step_.scale, piece.shape.rows, piece.shape.columns, options_of(piece));
     if (step_.ema_rate > 0)

@@ -46,16 +46,16 @@ class MatrixUpdates {
   void transform(const MatrixExchange& round);
   void return_to_holders(const MatrixExchange& round);
   void apply_updates(const MatrixExchange& round);
-  void apply(const std::vector<MatrixPiece>& pieces, Tensor directions);
+  void apply(const std::vector<MatrixRange>& pieces, Tensor directions);
   void exchange(GroupKind group, const ExchangeCounts& counts);
   void move(const std::vector<MatrixExchange::Move>& moves);
-  UpdateOptions options_of(const MatrixPiece& piece) const;
-  void fetch(const MatrixPiece& piece, Staging& to, bool applies);
-  void put_back(const MatrixPiece& piece, Staging& from, bool applies);
-  OnDevice on_device(const MatrixPiece& piece, const Staging& staging) const;
+  UpdateOptions options_of(const MatrixRange& piece) const;
+  void fetch(const MatrixRange& piece, Staging& to, bool applies);
+  void put_back(const MatrixRange& piece, Staging& from, bool applies);
+  OnDevice on_device(const MatrixRange& piece, const Staging& staging) const;
   // Calls use(piece, tensors on the device). `applies`: it uses the master weights, otherwise
   // slots and gradient.
-  void for_each_piece(const std::vector<MatrixPiece>& pieces, bool applies, const auto& use);
+  void for_each_piece(const std::vector<MatrixRange>& pieces, bool applies, const auto& use);
 
   Tensor in() const { return buffers_[current_]; }
   Tensor out() const { return buffers_[1 - current_]; }
@@ -65,7 +65,7 @@ class MatrixUpdates {
   const Groups* groups_;
   const MatrixRule* rule_;
   DataGroups data_;  // of the parameters
-  DType dtype_;  // of directions
+  DType dtype_;      // of directions
   StateOffload offload_;
   std::vector<MatrixExchange> rounds_;
   std::array<Tensor, 2> buffers_;  // every step reads one of them and writes the other

@@ -99,7 +99,7 @@ Optimizer::~Optimizer() {
 std::size_t Optimizer::blocks_ahead(std::int64_t most) const {
   std::map<int, std::int64_t> blocks;  // by layer
   std::int64_t largest = 2;
-  for (const StateSegment& segment : state_.segments()) {
+  for (const StateRange& segment : state_.segments()) {
     if (dynamic_cast<const ElementRule*>(segment.rule) == nullptr) continue;  // it has no blocks
     const Bucket& bucket = sharding_->set().buckets()[segment.bucket];
     if (bucket.role != Bucket::Role::Block) continue;
@@ -112,7 +112,7 @@ std::size_t Optimizer::blocks_ahead(std::int64_t most) const {
 void Optimizer::find_blocks_of_buckets() {
   std::size_t block = 0;
   blocks_until_.resize(sharding_->set().buckets().size());
-  for (const StateSegment& segment : state_.segments()) {
+  for (const StateRange& segment : state_.segments()) {
     while (block < blocks_.size() && blocks_[block].first < segment.at + segment.elements) ++block;
     blocks_until_[segment.bucket] = block;
   }

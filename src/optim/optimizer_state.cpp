@@ -5,7 +5,7 @@
 namespace kintsugi {
 namespace {
 
-void add_part(StateSegment& segment, const Parameter& parameter, Sharding::Range range) {
+void add_part(StateRange& segment, const Parameter& parameter, Sharding::Range range) {
   if (range.size() == 0) return;
   const bool decays = segment.rule->decays(parameter);
   if (!segment.parts.empty() && segment.parts.back().decays == decays) {
@@ -16,9 +16,9 @@ void add_part(StateSegment& segment, const Parameter& parameter, Sharding::Range
 }
 
 // Adds the updates of elements `range` of a segment, which belong to one block.
-void add_ranges(const Sharding& sharding, const OptimizerState& state, const StateSegment& segment,
+void add_ranges(const Sharding& sharding, const OptimizerState& state, const StateRange& segment,
                 const ElementRule& rule, Sharding::Range range, std::vector<UpdateRange>& ranges) {
-  for (const StateSegment::Part& part : segment.parts) {
+  for (const StateRange::Part& part : segment.parts) {
     const std::int64_t begin = std::max(part.range.begin, range.begin),
                        count = std::min(part.range.end, range.end) - begin;
     if (count <= 0) continue;
@@ -40,15 +40,15 @@ void add_ranges(const Sharding& sharding, const OptimizerState& state, const Sta
 
 }  // namespace
 
-std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules& rules) {
-  std::vector<StateSegment> segments;
+std::vector<StateRange> plan_state(const Sharding& sharding, const UpdateRules& rules) {
+  std::vector<StateRange> segments;
   const std::vector<Parameter>& parameters = sharding.set().parameters();
   // The last segment of this rule so far.
   const auto last_of = [&](const UpdateRule* rule) {
     const auto found =
         std::find_if(segments.rbegin(), segments.rend(),
-                     [&](const StateSegment& segment) { return segment.rule == rule; });
-    return found == segments.rend() ? StateSegment{} : *found;
+                     [&](const StateRange& segment) { return segment.rule == rule; });
+    return found == segments.rend() ? StateRange{} : *found;
   };
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
@@ -63,7 +63,7 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
     const Sharding::Range range{std::min(begin, owned.end), std::min(end, owned.end)};
     if (segments.empty() || segments.back().bucket != parameter.bucket ||
         segments.back().rule != &rule) {
-      const StateSegment of_rule = last_of(&rule);
+      const StateRange of_rule = last_of(&rule);
       segments.push_back(
           {.rule = &rule,
            .bucket = parameter.bucket,
@@ -71,13 +71,13 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
            .at = segments.empty() ? 0 : segments.back().at + segments.back().elements,
            .slot_at = of_rule.slot_at + of_rule.elements});
     }
-    StateSegment& segment = segments.back();
+    StateRange& segment = segments.back();
     segment.range.end = range.end;
     segment.elements += end - begin;
     add_part(segment, parameter, range);
   }
   std::int64_t copied = 0;
-  for (StateSegment& segment : segments) {
+  for (StateRange& segment : segments) {
     const bool has_copy = !sharding.is_unrounded(segment.bucket);
     segment.master_at = has_copy ? copied : -1;
     if (has_copy) copied += segment.elements;
@@ -93,7 +93,7 @@ OptimizerState::OptimizerState(Arena& arena, const Sharding& sharding, const Upd
       segments_(plan_state(sharding, rules)) {
   const DType precision = sharding.store().dtype(), wide = accumulator_of(precision);
   std::int64_t copied = 0;
-  for (const StateSegment& segment : segments_)
+  for (const StateRange& segment : segments_)
     if (has_master(segment)) copied += segment.elements;
   if (copied > 0)
     master_ = arena.allocate(Region::Optimizer, "master weights", wide, {copied}, side);
@@ -101,7 +101,7 @@ OptimizerState::OptimizerState(Arena& arena, const Sharding& sharding, const Upd
     ema_ = arena.allocate(Region::Optimizer, "averaged weights", wide, {elements()}, side);
   for (const UpdateRule* const rule : rules_of(sharding.set(), rules)) {
     std::int64_t count = 0;
-    for (const StateSegment& segment : segments_)
+    for (const StateRange& segment : segments_)
       if (segment.rule == rule) count += segment.elements;
     if (count == 0) continue;
     rules_.push_back({rule, {}});
@@ -116,12 +116,12 @@ const std::vector<Tensor>& OptimizerState::slots_of(const UpdateRule* rule) cons
       ->slots;
 }
 
-Tensor OptimizerState::master(const StateSegment& segment) const {
+Tensor OptimizerState::master(const StateRange& segment) const {
   return has_master(segment) ? master_.rows(segment.master_at, segment.range.size())
                              : sharding_->weights_at(segment.bucket, segment.range);
 }
 
-Tensor OptimizerState::slot(const StateSegment& segment, std::size_t slot) const {
+Tensor OptimizerState::slot(const StateRange& segment, std::size_t slot) const {
   return slots_of(segment.rule)[slot].rows(segment.slot_at, segment.range.size());
 }
 
@@ -143,7 +143,7 @@ void UpdateRange::update(Backend& backend, const UpdateStep& step) const {
 std::vector<UpdateBlock> plan_updates(const Sharding& sharding, const OptimizerState& state,
                                       std::int64_t most) {
   std::vector<UpdateBlock> blocks;
-  for (const StateSegment& segment : state.segments()) {
+  for (const StateRange& segment : state.segments()) {
     const auto* const rule = dynamic_cast<const ElementRule*>(segment.rule);
     if (rule == nullptr) continue;
     for (std::int64_t done = 0; done < segment.elements;) {

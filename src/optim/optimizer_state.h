@@ -10,7 +10,7 @@ namespace kintsugi {
 
 // A contiguous segment of a bucket that this rank owns and one rule updates. Padding belongs to the
 // parameter before it.
-struct StateSegment {
+struct StateRange {
   const UpdateRule* rule = nullptr;
   int bucket = 0;
   bool wide = false;          // Bucket::wide; then it has no rule
@@ -28,7 +28,7 @@ struct StateSegment {
 };
 
 // The segments of all elements that this rank owns and trains, in bucket order.
-std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules& rules);
+std::vector<StateRange> plan_state(const Sharding& sharding, const UpdateRules& rules);
 
 // The optimizer state of the elements that a rank owns: a master copy of the weights, if they need
 // one, their moving average, if there is one, and the slots of each rule for the parameters of that
@@ -38,22 +38,20 @@ class OptimizerState {
   OptimizerState(Arena& arena, const Sharding& sharding, const UpdateRules& rules, Side side,
                  const EmaOptions& ema = {});
 
-  const std::vector<StateSegment>& segments() const { return segments_; }
+  const std::vector<StateRange>& segments() const { return segments_; }
   std::int64_t elements() const {
     return segments_.empty() ? 0 : segments_.back().at + segments_.back().elements;
   }
   // Whether the run has master weights: the same on all ranks.
   bool has_master() const { return has_master_; }
   // Whether those of a segment are a copy, and not its weights themselves.
-  bool has_master(const StateSegment& segment) const {
-    return has_master_ && segment.master_at >= 0;
-  }
+  bool has_master(const StateRange& segment) const { return has_master_ && segment.master_at >= 0; }
   // The state of a segment, without padding: (range.size()). Without a master copy, master()
   // returns the weights.
-  Tensor master(const StateSegment& segment) const;
-  Tensor slot(const StateSegment& segment, std::size_t slot) const;
+  Tensor master(const StateRange& segment) const;
+  Tensor slot(const StateRange& segment, std::size_t slot) const;
   bool has_ema() const { return has_ema_; }
-  Tensor ema(const StateSegment& segment) const {
+  Tensor ema(const StateRange& segment) const {
     return ema_.rows(segment.at, segment.range.size());
   }
 
@@ -71,7 +69,7 @@ class OptimizerState {
  private:
   const Sharding* sharding_;
   bool has_master_, has_ema_;
-  std::vector<StateSegment> segments_;
+  std::vector<StateRange> segments_;
   Tensor master_, ema_;
   std::vector<RuleState> rules_;
 };

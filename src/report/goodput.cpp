@@ -204,7 +204,7 @@ AttemptEnergy energy_of(const Attempt& attempt) {
 }
 
 // The source of a level over several attempts: all sources, and the least reliable kind.
-void add_meter(const LevelMeter& meter, LevelSource& source) {
+void add_meter(const LevelMeter& meter, LevelMeasurement& source) {
   if (source.source.empty()) {
     source.source = meter.source;
     source.kind = meter.kind;

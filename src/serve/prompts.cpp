@@ -59,15 +59,15 @@ void Conversation::set_system(std::string system) {
   reset();
 }
 
-std::vector<ChatPiece> Conversation::pieces() const {
+std::vector<ChatText> Conversation::pieces() const {
   std::vector<ChatMessage> messages;
   if (!system_.empty()) messages.push_back({"system", system_});
   messages.insert(messages.end(), turns_.begin(), turns_.end());
   return chat_pieces(*format_, messages, true);
 }
 
-std::size_t Conversation::fit(
-    std::int64_t limit, const std::function<std::int64_t(std::span<const ChatPiece>)>& count) {
+std::size_t Conversation::fit(std::int64_t limit,
+                              const std::function<std::int64_t(std::span<const ChatText>)>& count) {
   const std::size_t before = turns_.size();
   const auto from_user = [](const ChatMessage& message) { return message.role == "user"; };
   while (count(pieces()) > limit) {

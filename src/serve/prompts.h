@@ -35,12 +35,12 @@ class Conversation {
 
   const std::vector<ChatMessage>& turns() const { return turns_; }
   const std::string& system() const { return system_; }
-  std::vector<ChatPiece> pieces() const;  // with the generation prompt
+  std::vector<ChatText> pieces() const;  // with the generation prompt
 
   // Drops the oldest messages until count(pieces()) is at most `limit`; the system message and the
   // last user message stay. Returns how many were dropped.
   std::size_t fit(std::int64_t limit,
-                  const std::function<std::int64_t(std::span<const ChatPiece>)>& count);
+                  const std::function<std::int64_t(std::span<const ChatText>)>& count);
 
  private:
   const ChatFormat* format_;

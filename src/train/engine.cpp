@@ -127,12 +127,12 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
         arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
 }
 
-Engine::BatchSlot Engine::allocate_batch() {
+Engine::MicroBatchBuffers Engine::allocate_batch() {
   const BatchSize& size = scratch_.size();
   const auto take = [&](Shape shape) {
     return arena_.allocate(Region::Workspace, "batch", DType::I32, shape);
   };
-  BatchSlot slot{.ids = take({size.tokens()}), .targets = take({size.tokens()})};
+  MicroBatchBuffers slot{.ids = take({size.tokens()}), .targets = take({size.tokens()})};
   // Without document masks, all micro-batches have the same positions.
   if (options_.documents || batches_.empty())
     slot.positions = take({size.tokens()});
@@ -196,7 +196,7 @@ void Engine::write_weights(const ParameterSource& weights, const ParameterSource
     weights.fill(*backend_, sharding_.weights_at(bucket, stored), set_, stored.begin, stored.end);
   }
   const OptimizerState& state = optimizer_.state();
-  for (const StateSegment& run : state.segments()) {
+  for (const StateRange& run : state.segments()) {
     const auto [begin, end] = run.range;
     if (state.has_master()) master.fill(*backend_, state.master(run), set_, begin, end);
     if (state.has_ema()) average.fill(*backend_, state.ema(run), set_, begin, end);

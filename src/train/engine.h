@@ -198,14 +198,14 @@ class Engine {
   Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
          std::unique_ptr<Groups> own_groups);
   // Device buffers of one micro-batch.
-  struct BatchSlot {
+  struct MicroBatchBuffers {
     Tensor ids, targets;                           // (tokens)
     Tensor positions = {};                         // (tokens)
     Tensor document_start = {};                    // (context ranks x sequences, length), optional
     Tensor weights = {};                           // (tokens), optional
     Tensor pair_ranges = {}, pair_reference = {};  // (sequences, 2) and (sequences), optional
   };
-  BatchSlot allocate_batch();
+  MicroBatchBuffers allocate_batch();
   void upload_constants();
   void upload_positions(const ContextShard& shard, std::int64_t sequences);  // without documents
   void sum_over_ranks(std::span<double> values);
@@ -243,7 +243,7 @@ class Engine {
   Tensor upload_shard(Tensor to, const ContextShard& shard, std::span<const std::int32_t> whole,
                       std::int64_t first, std::int64_t count);
   // The pairs in rows [first, first + count) of the batch.
-  void upload_pairs(MicroBatch& micro, const BatchSlot& slot, const TokenBatch& batch,
+  void upload_pairs(MicroBatch& micro, const MicroBatchBuffers& slot, const TokenBatch& batch,
                     std::int64_t first, std::int64_t count);
   void upload_numbers(Tensor to, std::span<const double> numbers);
   Tensor upload_weights(Tensor to, const ContextShard& shard, std::span<const float> whole,
@@ -266,8 +266,8 @@ class Engine {
   StageScratch scratch_;
   Pipeline pipeline_;
   Optimizer optimizer_;
-  std::vector<BatchSlot> batches_;  // used in rotation
-  Tensor token_rows_;               // (tokens), with context parallelism
+  std::vector<MicroBatchBuffers> batches_;  // used in rotation
+  Tensor token_rows_;                       // (tokens), with context parallelism
   // Host copies before an upload.
   struct Staging {
     std::vector<std::int32_t> tokens, first_keys, pairs;

@@ -57,7 +57,7 @@ Tensor Engine::upload_weights(Tensor to, const ContextShard& shard, std::span<co
 }
 
 // The local tokens of a sequence are consecutive: positions ascend.
-void Engine::upload_pairs(MicroBatch& micro, const BatchSlot& slot, const TokenBatch& batch,
+void Engine::upload_pairs(MicroBatch& micro, const MicroBatchBuffers& slot, const TokenBatch& batch,
                           std::int64_t first, std::int64_t count) {
   const auto most = static_cast<std::size_t>(slot.pair_reference.elements());
   const auto before = [](const TokenSequence& sequence, std::int64_t row) {
@@ -97,7 +97,7 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number, bool plain) {
   const ContextShard shard = shard_of(batch);
   const std::int64_t micro_batch = micro_sequences(shard.length), first = number * micro_batch,
                      count = std::min(micro_batch, sequences_of(batch) - first);
-  const BatchSlot& slot = batches_[static_cast<std::size_t>(number) % batches_.size()];
+  const MicroBatchBuffers& slot = batches_[static_cast<std::size_t>(number) % batches_.size()];
   MicroBatch micro{.sequences = count,
                    .length = shard.local_length(),
                    .ids = upload_shard(slot.ids, shard, batch.ids, first, count),

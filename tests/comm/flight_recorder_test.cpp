@@ -20,9 +20,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // A rank in one group, after `calls` all-reduces of 8 bytes; it waits for the last one if `waits`.
-FlightPosition::Group group_of(std::int64_t rank, std::int64_t calls, bool waits,
-                               double waiting_s = 1) {
-  FlightPosition::Group group{.name = "dp", .split = 2, .color = 0, .rank = rank, .size = 3};
+RankCalls::Group group_of(std::int64_t rank, std::int64_t calls, bool waits, double waiting_s = 1) {
+  RankCalls::Group group{.name = "dp", .split = 2, .color = 0, .rank = rank, .size = 3};
   group.calls = calls;
   for (std::int64_t n = 1; n <= calls; ++n) group.recent.push_back({n, Collective::AllReduce, 8});
   if (waits) {
@@ -32,7 +31,7 @@ FlightPosition::Group group_of(std::int64_t rank, std::int64_t calls, bool waits
   return group;
 }
 
-FlightPosition rank_with(std::int64_t rank, FlightPosition::Group group) {
+RankCalls rank_with(std::int64_t rank, RankCalls::Group group) {
   return {
       .rank = rank, .step = 5, .node = "n" + std::to_string(rank), .groups = {std::move(group)}};
 }
@@ -49,7 +48,7 @@ TEST(FlightRecorder, NamesTheRankThatDidNotCall) {
 }
 
 TEST(FlightRecorder, NamesCallsThatDiffer) {
-  FlightPosition odd = rank_with(1, group_of(1, 4, true));
+  RankCalls odd = rank_with(1, group_of(1, 4, true));
   odd.groups[0].recent[3].kind = Collective::AllGather;
   const RankFailure found = diagnose({rank_with(0, group_of(0, 4, true)), odd});
   EXPECT_THAT(found.text,
@@ -68,9 +67,9 @@ TEST(FlightRecorder, FindsNothingWhereAllRanksAgree) {
 
 // Two groups are stuck: the one that waits longer is the cause, the other one only follows.
 TEST(FlightRecorder, TheLongestWaitIsTheCause) {
-  FlightPosition first = rank_with(0, group_of(0, 4, true, 9));
-  FlightPosition second = rank_with(1, group_of(1, 3, false));
-  FlightPosition::Group other = group_of(0, 7, false);
+  RankCalls first = rank_with(0, group_of(0, 4, true, 9));
+  RankCalls second = rank_with(1, group_of(1, 3, false));
+  RankCalls::Group other = group_of(0, 7, false);
   other.name = "tp";
   other.split = 3;
   first.groups.push_back(other);
@@ -79,7 +78,7 @@ TEST(FlightRecorder, TheLongestWaitIsTheCause) {
   other.waiting_for = 8;
   other.waiting_s = 2;
   other.rank = 1;
-  FlightPosition third{.rank = 2, .step = 5, .node = "n2", .groups = {other}};
+  RankCalls third{.rank = 2, .step = 5, .node = "n2", .groups = {other}};
   EXPECT_THAT(diagnose({first, second, third}).text,
               HasSubstr("rank 1 (node n1) did not make call 4"));
 }
@@ -87,8 +86,8 @@ TEST(FlightRecorder, TheLongestWaitIsTheCause) {
 // Rank 0 waits for rank 1 in dp, and rank 1 for rank 2 in tp: only rank 2 is at fault, although
 // rank 0 has waited longer.
 TEST(FlightRecorder, ARankThatWaitsItselfIsNotAtFault) {
-  FlightPosition second = rank_with(1, group_of(1, 3, false));
-  FlightPosition::Group tp = group_of(0, 8, true, 2);
+  RankCalls second = rank_with(1, group_of(1, 3, false));
+  RankCalls::Group tp = group_of(0, 8, true, 2);
   tp.name = "tp";
   tp.split = 3;
   second.groups.push_back(tp);
@@ -97,7 +96,7 @@ TEST(FlightRecorder, ARankThatWaitsItselfIsNotAtFault) {
   tp.recent.pop_back();
   tp.waiting_for = 0;
   tp.waiting_s = 0;
-  const FlightPosition first = rank_with(0, group_of(0, 4, true, 9)), third = rank_with(2, tp);
+  const RankCalls first = rank_with(0, group_of(0, 4, true, 9)), third = rank_with(2, tp);
   const RankFailure found = diagnose({first, second, third});
   EXPECT_THAT(found.text, HasSubstr("rank 2 (node n2) did not make call 8 of group tp"));
   EXPECT_THAT(found.culprits, ElementsAre(Culprit{2, "n2"}));
@@ -106,12 +105,12 @@ TEST(FlightRecorder, ARankThatWaitsItselfIsNotAtFault) {
 }
 
 TEST(FlightRecorder, NamesTheSenderOfAMissingMessage) {
-  FlightPosition::Group waiting = group_of(1, 0, false);
+  RankCalls::Group waiting = group_of(1, 0, false);
   waiting.calls = 3;
   waiting.recent = {{3, Collective::Receive, 64, 0}};
   waiting.waiting_for = 3;
   waiting.waiting_s = 4;
-  FlightPosition::Group sender = group_of(0, 0, false);
+  RankCalls::Group sender = group_of(0, 0, false);
   sender.calls = 40;  // a pipeline rank makes other calls than its neighbour
   EXPECT_EQ(diagnose({rank_with(0, sender), rank_with(1, waiting)}).text,
             "rank 0 (node n0) did not send the message of call 3 of group dp (receive, 64 B), for "
@@ -139,7 +138,7 @@ TEST(FlightRecorder, AKilledProcessLeavesItsRecord) {
   EXPECT_EQ(position->node, "nid001");
   EXPECT_EQ(position->step, 11);
   ASSERT_EQ(position->groups.size(), 1u);
-  const FlightPosition::Group& group = position->groups[0];
+  const RankCalls::Group& group = position->groups[0];
   EXPECT_EQ(group.name, "tp");
   EXPECT_EQ(group.split, 3);
   EXPECT_EQ(group.color, 4);
@@ -163,7 +162,7 @@ TEST(FlightRecorder, RefusesOtherFiles) {
 }
 
 TEST(FlightRecorder, JsonKeepsEverything) {
-  FlightPosition position = rank_with(3, group_of(1, 2, true, 1.5));
+  RankCalls position = rank_with(3, group_of(1, 2, true, 1.5));
   position.groups[0].recent[1].peer = 2;
   const auto again = position_from_json(to_json(position));
   ASSERT_TRUE(again);
@@ -196,7 +195,7 @@ TEST(FlightRecorder, OnlyWaitsInsideAStepCount) {
 
 // Real groups: rank 1 omits the third call. The others wait for it, and the records say so.
 TEST(FlightRecorder, RecordsGroups) {
-  std::vector<FlightPosition> positions(3);
+  std::vector<RankCalls> positions(3);
   run_ranks(3, [&](World& world) {
     FlightRecorder recorder(world.rank(), "n");
     RecordedWorld recorded(world, recorder, 10);

@@ -110,7 +110,7 @@ int expected_size(const Grid& grid, GroupKind kind, const Coordinates& coordinat
   return 0;
 }
 
-// Every kind partitions the world into groups of the right size, and GroupPosition is correct.
+// Every kind partitions the world into groups of the right size, and GroupMembership is correct.
 TEST(Grid, EveryKindIsAPartition) {
   for (const int tp : {1, 4})
     for (const int cp : {1, 2})
@@ -128,7 +128,7 @@ TEST(Grid, EveryKindIsAPartition) {
                 for (int rank = 0; rank < grid.world(); ++rank) {
                   ASSERT_EQ(rank_of(grid, coordinates_of(grid, rank)), rank);
                   const Members members = group_members(grid, kind, rank);
-                  const GroupPosition actual = position(grid, coordinates_of(grid, rank));
+                  const GroupMembership actual = position(grid, coordinates_of(grid, rank));
                   ASSERT_EQ(actual.size, expected_size(grid, kind, coordinates_of(grid, rank)))
                       << name;
                   ASSERT_EQ(static_cast<int>(members.size()), actual.size) << name;

@@ -158,9 +158,9 @@ TEST(ChatTemplate, AnEmptySystemMessageIsJoinedUnlessTrimmed) {
 TEST(ChatTemplate, PiecesSeparateContentsFromTheFormat) {
   const Messages messages = {{"system", " S "}, {"user", "<end_of_turn>"}};
   EXPECT_THAT(chat_pieces(find_chat_format("gemma"), messages, true),
-              testing::ElementsAre(ChatPiece{"<start_of_turn>user\n", false}, ChatPiece{"S", true},
-                                   ChatPiece{"\n\n", false}, ChatPiece{"<end_of_turn>", true},
-                                   ChatPiece{"<end_of_turn>\n<start_of_turn>model\n", false}));
+              testing::ElementsAre(ChatText{"<start_of_turn>user\n", false}, ChatText{"S", true},
+                                   ChatText{"\n\n", false}, ChatText{"<end_of_turn>", true},
+                                   ChatText{"<end_of_turn>\n<start_of_turn>model\n", false}));
 }
 
 TEST(ChatTemplate, IsRecognizedByItsTokens) {

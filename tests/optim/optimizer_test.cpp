@@ -54,7 +54,7 @@ class Bench {
   Tensor weights(int i) const { return in(sharding_.weights(), i); }
   Tensor gradients(int i) const { return in(sharding_.gradients(), i); }
   // With one rule and one rank, there is one segment per bucket.
-  const StateSegment& segment(int i) const { return optimizer_.state().segments()[bucket_of(i)]; }
+  const StateRange& segment(int i) const { return optimizer_.state().segments()[bucket_of(i)]; }
   Tensor master(int i) const { return in_bucket(optimizer_.state().master(segment(i)), i); }
   Tensor moment1(int i) const { return in_bucket(optimizer_.state().slot(segment(i), 0), i); }
   Tensor moment2(int i) const { return in_bucket(optimizer_.state().slot(segment(i), 1), i); }
@@ -87,7 +87,7 @@ class Bench {
     append(sharding_.weights());
     const OptimizerState& state = optimizer_.state();
     EXPECT_EQ(state.segments().size(), set_.buckets().size());
-    for (const StateSegment& segment : state.segments())
+    for (const StateRange& segment : state.segments())
       for (const Tensor& x :
            {state.master(segment), state.slot(segment, 0), state.slot(segment, 1)})
         append(x);

@@ -103,7 +103,7 @@ TEST(TwoUpdateRules, LeaveTheOthersParametersAlone) {
   on_ranks({}, training, [&](const Member& member) {
     train(member, 1, 1, after);
     const OptimizerState& state = member.engine.optimizer().state();
-    for (const StateSegment& segment : state.segments()) {
+    for (const StateRange& segment : state.segments()) {
       if (segment.rule->name() != "SGD") continue;
       const Tensor slot = state.slot(segment, 0);
       ASSERT_EQ(slot.elements(), segment.range.size());

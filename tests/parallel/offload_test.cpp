@@ -181,7 +181,7 @@ TEST(OffloadedOptimizer, IsLeftAloneByAnOverflow) {
           member.engine.backend().download(bytes.data(), x);
           const OptimizerState& all = member.engine.optimizer().state();
           EXPECT_EQ(all.segments().size(), 6u);
-          for (const StateSegment& run : all.segments())
+          for (const StateRange& run : all.segments())
             for (const Tensor& state : {all.master(run), all.slot(run, 0), all.slot(run, 1)}) {
               bytes.resize(bytes.size() + state.bytes());
               member.engine.backend().download(bytes.data() + bytes.size() - state.bytes(), state);

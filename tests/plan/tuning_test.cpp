@@ -152,7 +152,7 @@ TEST(TrialCandidates, AreWhatFitsOrNearlyDoes) {
   Planner planner(job, load_machine("dgx-h100"));
   const SearchLimits limits{.gpus = 16, .recompute = "none"};
   const double room = planner.machine().gpu.memory_gb * 1e9;
-  const TrialRange range{.memory = 1.2, .slower = 1.5};
+  const TrialLimits range{.memory = 1.2, .slower = 1.5};
   const SearchResult best = search_layouts(planner, limits);
   std::set<std::string> expected;
   for_each_layout(job, planner.machine(), limits, [&](const Layout& layout) {

@@ -109,7 +109,7 @@ TEST(EnergyLedger, TheReportSeparatesTheLostPart) {
   EXPECT_FALSE(report.total()[EnergyLevel::Gpu]) << "not metered is not 0";
   EXPECT_EQ(report.steps, 50);
   EXPECT_EQ(report.tokens, 500);
-  const LevelSource& source = report.source(EnergyLevel::Node);
+  const LevelMeasurement& source = report.source(EnergyLevel::Node);
   EXPECT_DOUBLE_EQ(source.covered_s, 75 + 70) << "of the lost attempt too";
   EXPECT_DOUBLE_EQ(*report.node_watts(EnergyLevel::Node), 1000);
   EXPECT_EQ(source.source, "estimate, pm_counters");

@@ -151,7 +151,7 @@ TEST(PromptEncoder, AMessageCannotEndItsTurnUnlessAllowed) {
   const std::int32_t end = tokenizer->token_id("<|im_end|>").value();
   const auto ends = [&](const char* content, SpecialTokens special) {
     const std::vector<ChatMessage> messages = {{"system", "Be kind."}, {"user", content}};
-    const std::vector<ChatPiece> pieces = chat_pieces(format, messages, true);
+    const std::vector<ChatText> pieces = chat_pieces(format, messages, true);
     const auto ids = encoder.encode(pieces, special);
     std::string text;
     tokenizer->decode(ids, text);
@@ -168,7 +168,7 @@ TEST(PromptEncoder, AMessageCannotEndItsTurnUnlessAllowed) {
 }
 
 TEST(Conversation, DropsTheOldestTurns) {
-  const auto bytes = [](std::span<const ChatPiece> pieces) {
+  const auto bytes = [](std::span<const ChatText> pieces) {
     return static_cast<std::int64_t>(text_of(pieces).size());
   };
   Conversation chat(find_chat_format("vicuna"), "S");

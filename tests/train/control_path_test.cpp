@@ -23,7 +23,7 @@ int messages_per_rank(int ranks) { return std::bit_width(static_cast<unsigned>(r
 Groups echoed_groups(Backend& backend, Traffic& world) {
   using Made = std::unique_ptr<Communicator>;
   return make_groups({.dp = kRanks, .shard_group = 1}, {},
-                     [&](const GroupSpec& spec, const GroupPosition& position) -> Made {
+                     [&](const GroupSpec& spec, const GroupMembership& position) -> Made {
                        if (position.size == 1)
                          return std::make_unique<LocalCommunicator>(spec.name, &backend);
                        Made echo = std::make_unique<EchoCommunicator>(spec.name, 0, kRanks);

@@ -268,7 +268,7 @@ TEST(InitialWeights, MasterWeightsHaveTheStoredPrecision) {
       load_initial_weights(fixture("llama"), member.engine);
       const OptimizerState& state = member.engine.optimizer().state();
       ASSERT_TRUE(state.has_master());
-      for (const StateSegment& segment : state.segments()) {
+      for (const StateRange& segment : state.segments()) {
         std::vector<float> master(static_cast<std::size_t>(segment.range.size()));
         member.engine.backend().download(master.data(), state.master(segment));
         for (const Parameter& parameter : member.engine.parameters().parameters()) {

@@ -145,7 +145,7 @@ class TaskRun {
   }
 
   void evaluate(const ModelFiles& files) {
-    ResultSource source{.model = files.name().string(), .options = options_json(files)};
+    EvaluationInfo source{.model = files.name().string(), .options = options_json(files)};
     source.start_s = unix_time_s();
     with_model(job_, a_.engine, files, [&](ScoringModel& model, Tokenizer& tokenizer) {
       check_stores(*evaluation_, tokenizer);
@@ -167,7 +167,7 @@ class TaskRun {
     });
   }
 
-  void write(const ResultSource& source, const std::vector<TaskAnswers>& answers) {
+  void write(const EvaluationInfo& source, const std::vector<TaskAnswers>& answers) {
     try {
       const fs::path path = write_results(a_.output, *evaluation_, results_.back(), source,
                                           a_.samples ? &answers : nullptr);

@@ -223,13 +223,13 @@ class ChatSession {
   // Drops the oldest messages if the context is full.
   GenerationRequest next_request() {
     // A message cannot end its own turn.
-    const auto encode = [&](std::span<const ChatPiece> pieces) {
+    const auto encode = [&](std::span<const ChatText> pieces) {
       return text_.encoder.encode(pieces, SpecialTokens::AsText);
     };
     // At least half of a short context is left for the conversation.
     const std::int64_t limit =
         context_ - std::max<std::int64_t>(1, std::min(a_.max_tokens, context_ / 2));
-    const std::size_t dropped = conversation_.fit(limit, [&](std::span<const ChatPiece> pieces) {
+    const std::size_t dropped = conversation_.fit(limit, [&](std::span<const ChatText> pieces) {
       return static_cast<std::int64_t>(encode(pieces).size());
     });
     GenerationRequest request{

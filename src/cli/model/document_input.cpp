@@ -79,7 +79,7 @@ DocumentInput::DocumentInput(const DocumentInputOptions& options,
   if (options.path == "-")
     unread_ = standard_input_ = read_text_file("/dev/stdin");
   else
-    file_.emplace(options.path, RecordPosition{}, RecordReader::Sizes{.lines = true});
+    file_.emplace(options.path, RecordOffset{}, RecordReader::Sizes{.lines = true});
 }
 
 DocumentInput::~DocumentInput() = default;

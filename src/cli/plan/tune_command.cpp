@@ -190,7 +190,7 @@ std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig&
                                       const PlanJob& job, const Machine& machine, int gpus) {
   SearchLimits limits = o.limits;
   limits.gpus = gpus;
-  TrialRange range{.slower = o.within};
+  TrialLimits range{.slower = o.within};
   // The memory model does not include offload.
   if (offloads(config.offload)) range.memory = std::numeric_limits<double>::infinity();
   if (config.offload.activations && limits.recompute.empty()) limits.recompute = "full";

@@ -24,9 +24,10 @@ void SimCommunicator::wait(Work work) {
 }
 
 Groups sim_groups(const Grid& grid, const Coordinates& coordinates, OperationTrace& trace) {
-  return make_groups(grid, coordinates, [&](const GroupSpec& spec, const GroupPosition& position) {
-    return std::make_unique<SimCommunicator>(spec.name, position.rank, position.size, trace);
-  });
+  return make_groups(
+      grid, coordinates, [&](const GroupSpec& spec, const GroupMembership& position) {
+        return std::make_unique<SimCommunicator>(spec.name, position.rank, position.size, trace);
+      });
 }
 
 }  // namespace kintsugi

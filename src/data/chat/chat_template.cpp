@@ -227,10 +227,10 @@ void check_messages(const ChatFormat& format, std::span<const ChatMessage> messa
     user_error("the chat format {} needs a user message after the system message", format.name);
 }
 
-std::vector<ChatPiece> chat_pieces(const ChatFormat& format, std::span<const ChatMessage> messages,
-                                   bool add_generation_prompt) {
+std::vector<ChatText> chat_pieces(const ChatFormat& format, std::span<const ChatMessage> messages,
+                                  bool add_generation_prompt) {
   check_messages(format, messages);
-  std::vector<ChatPiece> pieces = {{}};
+  std::vector<ChatText> pieces = {{}};
   const auto add = [&](std::string_view text, bool content, bool answer = false) {
     if (text.empty()) return;
     if (pieces.back().content != content || pieces.back().answer != answer)
@@ -262,9 +262,9 @@ std::vector<ChatPiece> chat_pieces(const ChatFormat& format, std::span<const Cha
   return pieces;
 }
 
-std::string text_of(std::span<const ChatPiece> pieces) {
+std::string text_of(std::span<const ChatText> pieces) {
   std::string text;
-  for (const ChatPiece& piece : pieces) text += piece.text;
+  for (const ChatText& piece : pieces) text += piece.text;
   return text;
 }
 

@@ -48,17 +48,17 @@ const ChatFormat& choose_chat_format(std::string_view name, std::string_view jin
 // UserError about the first message that the format cannot express.
 void check_messages(const ChatFormat& format, std::span<const ChatMessage> messages);
 // Checks the messages and writes them as text of the format and contents of messages, in turn.
-struct ChatPiece {
+struct ChatText {
   std::string text;
   bool content = false;  // written by the user or the model, not by the format
   // What the model writes after the generation prompt: the content of an assistant's message and
   // the text up to the next message. Only of messages that are trained.
   bool answer = false;
-  bool operator==(const ChatPiece&) const = default;
+  bool operator==(const ChatText&) const = default;
 };
-std::vector<ChatPiece> chat_pieces(const ChatFormat& format, std::span<const ChatMessage> messages,
-                                   bool add_generation_prompt);
-std::string text_of(std::span<const ChatPiece> pieces);
+std::vector<ChatText> chat_pieces(const ChatFormat& format, std::span<const ChatMessage> messages,
+                                  bool add_generation_prompt);
+std::string text_of(std::span<const ChatText> pieces);
 // The same as one text.
 std::string render_chat(const ChatFormat& format, std::span<const ChatMessage> messages,
                         bool add_generation_prompt);

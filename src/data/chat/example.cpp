@@ -254,7 +254,7 @@ std::vector<ExampleLine> ExampleLines::next(std::size_t bytes) {
       if (opened_ == files_.size()) break;
       RecordReader::Sizes sizes;
       sizes.longest_line = kLongestExample;
-      reader_ = std::make_unique<RecordReader>(files_[opened_++], RecordPosition{}, sizes);
+      reader_ = std::make_unique<RecordReader>(files_[opened_++], RecordOffset{}, sizes);
     }
     if (!reader_->next(record)) {
       bytes_before_ += reader_->bytes_total();
@@ -298,10 +298,10 @@ ExampleEncoder::ExampleEncoder(const Tokenizer& tokenizer, const ExampleFormat& 
       format_(format),
       encoder_(*tokenizer_, format.settings, BosChoice::Auto, -1) {}
 
-std::vector<ChatPiece> ExampleEncoder::pieces_of(const Example& example,
-                                                 const std::vector<ChatMessage>& answer) const {
+std::vector<ChatText> ExampleEncoder::pieces_of(const Example& example,
+                                                const std::vector<ChatMessage>& answer) const {
   if (!example.chat) {
-    std::vector<ChatPiece> pieces;
+    std::vector<ChatText> pieces;
     for (const ChatMessage& message : example.prompt) pieces.push_back({message.content, true});
     for (const ChatMessage& message : answer) pieces.push_back({message.content, true, true});
     return pieces;
@@ -319,7 +319,7 @@ std::vector<ChatPiece> ExampleEncoder::pieces_of(const Example& example,
 
 void ExampleEncoder::add_sequence(const Example& example, const std::vector<ChatMessage>& answer,
                                   EncodedExample& to) const {
-  const std::vector<ChatPiece> pieces = pieces_of(example, answer);
+  const std::vector<ChatText> pieces = pieces_of(example, answer);
   PromptEncoder::Marked marked = encoder_.encode_answers(pieces);
   if (!example.chat && format_.eos) {
     marked.ids.push_back(*format_.eos);
@@ -330,7 +330,7 @@ void ExampleEncoder::add_sequence(const Example& example, const std::vector<Chat
   to.ids.insert(to.ids.end(), marked.ids.begin(), marked.ids.end());
   to.mask.insert(to.mask.end(), marked.answer.begin(), marked.answer.end());
   to.ends.push_back(to.ids.size());
-  for (const ChatPiece& piece : pieces) to.text_bytes += std::ssize(piece.text);
+  for (const ChatText& piece : pieces) to.text_bytes += std::ssize(piece.text);
 }
 
 EncodedExample ExampleEncoder::encode(const Example& example) {

@@ -122,8 +122,8 @@ class ExampleEncoder {
  private:
   void add_sequence(const Example& example, const std::vector<ChatMessage>& answer,
                     EncodedExample& to) const;
-  std::vector<ChatPiece> pieces_of(const Example& example,
-                                   const std::vector<ChatMessage>& answer) const;
+  std::vector<ChatText> pieces_of(const Example& example,
+                                  const std::vector<ChatMessage>& answer) const;
 
   std::unique_ptr<Tokenizer> tokenizer_;
   ExampleFormat format_;

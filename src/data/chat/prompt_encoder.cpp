@@ -145,18 +145,18 @@ std::vector<std::int32_t> PromptEncoder::encode(std::string_view text,
 }
 
 // As one text where possible: models were trained with tokens that cross the borders of pieces.
-bool PromptEncoder::divides(std::span<const ChatPiece> pieces) const {
-  return std::any_of(pieces.begin(), pieces.end(), [&](const ChatPiece& piece) {
+bool PromptEncoder::divides(std::span<const ChatText> pieces) const {
+  return std::any_of(pieces.begin(), pieces.end(), [&](const ChatText& piece) {
     return piece.content && has_special(piece.text);
   });
 }
 
-std::vector<std::int32_t> PromptEncoder::encode(std::span<const ChatPiece> pieces,
+std::vector<std::int32_t> PromptEncoder::encode(std::span<const ChatText> pieces,
                                                 SpecialTokens special) const {
   if (special == SpecialTokens::Honoured || !divides(pieces))
     return encode(text_of(pieces), SpecialTokens::Honoured);
   std::vector<std::int32_t> ids;
-  for (const ChatPiece& piece : pieces)
+  for (const ChatText& piece : pieces)
     tokenizer_.encode(piece.text, ids,
                       piece.content ? SpecialTokens::AsText : SpecialTokens::Honoured);
   return with_bos(std::move(ids));
@@ -178,10 +178,10 @@ std::vector<std::size_t> PromptEncoder::token_ends(std::span<const std::int32_t>
   return bytes.size() == text.size() ? ends : std::vector<std::size_t>();
 }
 
-PromptEncoder::Marked PromptEncoder::encode_as_one_text(std::span<const ChatPiece> pieces) const {
+PromptEncoder::Marked PromptEncoder::encode_as_one_text(std::span<const ChatText> pieces) const {
   // Two contents could form a special token together.
   const bool only_contents = std::all_of(pieces.begin(), pieces.end(),
-                                         [](const ChatPiece& piece) { return piece.content; });
+                                         [](const ChatText& piece) { return piece.content; });
   const auto special = only_contents ? SpecialTokens::AsText : SpecialTokens::Honoured;
   const std::string text = text_of(pieces);
   Marked marked;
@@ -200,7 +200,7 @@ PromptEncoder::Marked PromptEncoder::encode_as_one_text(std::span<const ChatPiec
   };
   std::size_t byte = 0;
   bool answer = false;
-  for (const ChatPiece& piece : pieces) {
+  for (const ChatText& piece : pieces) {
     if (piece.answer != answer)
       marked.answer.resize(std::max(tokens_before(byte), marked.answer.size()), answer ? 1 : 0);
     answer = piece.answer;
@@ -210,12 +210,12 @@ PromptEncoder::Marked PromptEncoder::encode_as_one_text(std::span<const ChatPiec
   return marked;
 }
 
-PromptEncoder::Marked PromptEncoder::encode_answers(std::span<const ChatPiece> pieces) const {
+PromptEncoder::Marked PromptEncoder::encode_answers(std::span<const ChatText> pieces) const {
   Marked marked;
   if (!divides(pieces)) {
     marked = encode_as_one_text(pieces);
   } else {
-    for (const ChatPiece& piece : pieces) {
+    for (const ChatText& piece : pieces) {
       tokenizer_.encode(piece.text, marked.ids,
                         piece.content ? SpecialTokens::AsText : SpecialTokens::Honoured);
       marked.answer.resize(marked.ids.size(), piece.answer ? 1 : 0);

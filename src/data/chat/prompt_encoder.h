@@ -38,21 +38,21 @@ class PromptEncoder {
   std::vector<std::int32_t> encode(std::string_view text, SpecialTokens special) const;
   // A conversation. Special tokens of the format always count; `special` is for the contents of
   // messages, which could otherwise end their own turn.
-  std::vector<std::int32_t> encode(std::span<const ChatPiece> pieces, SpecialTokens special) const;
+  std::vector<std::int32_t> encode(std::span<const ChatText> pieces, SpecialTokens special) const;
   // The same ids for training, with 1 for each token of an answer. Contents are text. A token that
   // crosses the border between a prompt and an answer belongs to the answer.
   struct Marked {
     std::vector<std::int32_t> ids;
     std::vector<std::uint8_t> answer;
   };
-  Marked encode_answers(std::span<const ChatPiece> pieces) const;
+  Marked encode_answers(std::span<const ChatText> pieces) const;
 
  private:
   bool has_special(const std::string& text) const;
-  bool divides(std::span<const ChatPiece> pieces) const;
+  bool divides(std::span<const ChatText> pieces) const;
   std::vector<std::size_t> token_ends(std::span<const std::int32_t> ids,
                                       std::string_view text) const;
-  Marked encode_as_one_text(std::span<const ChatPiece> pieces) const;
+  Marked encode_as_one_text(std::span<const ChatText> pieces) const;
   std::vector<std::int32_t> with_bos(std::vector<std::int32_t> ids) const;
 
   Tokenizer& tokenizer_;

@@ -249,10 +249,10 @@ bool RecordReader::is_jsonl(const std::filesystem::path& path) {
   return ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
 }
 
-RecordReader::RecordReader(const std::filesystem::path& path, RecordPosition from)
+RecordReader::RecordReader(const std::filesystem::path& path, RecordOffset from)
     : RecordReader(path, from, Sizes{}) {}
 
-RecordReader::RecordReader(const std::filesystem::path& path, RecordPosition from, Sizes sizes)
+RecordReader::RecordReader(const std::filesystem::path& path, RecordOffset from, Sizes sizes)
     : name_(path.string()), jsonl_(is_jsonl(path)), sizes_(sizes), stream_(path), position_(from) {
   if (from.text_bytes == 0) return;
   stream_.skip(from.text_bytes - 1);

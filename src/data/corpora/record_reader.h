@@ -25,7 +25,7 @@ struct Record {
 };
 
 // The position of a reader in a file: everything before it has been returned.
-struct RecordPosition {
+struct RecordOffset {
   std::uint64_t text_bytes = 0;  // of decompressed text
   std::uint64_t line = 0;        // lines before it
 };
@@ -44,11 +44,11 @@ class RecordReader {
   // .zst.
   static bool is_jsonl(const std::filesystem::path& path);
 
-  explicit RecordReader(const std::filesystem::path& path, RecordPosition from = {});
-  RecordReader(const std::filesystem::path& path, RecordPosition from, Sizes sizes);
+  explicit RecordReader(const std::filesystem::path& path, RecordOffset from = {});
+  RecordReader(const std::filesystem::path& path, RecordOffset from, Sizes sizes);
 
   bool next(Record& record);
-  RecordPosition position() const { return position_; }
+  RecordOffset position() const { return position_; }
   bool jsonl() const { return jsonl_; }
   const std::string& name() const { return name_; }
 
@@ -65,7 +65,7 @@ class RecordReader {
   bool jsonl_;
   Sizes sizes_;
   TextStream stream_;
-  RecordPosition position_;
+  RecordOffset position_;
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // of the unread text in buffer_
   bool finished_ = false;

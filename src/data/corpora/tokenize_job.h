@@ -24,7 +24,7 @@ struct TokenizeCounts {
 // A killed job continues from it.
 struct TokenizeJournal {
   std::string made_from;  // JSON of what determines the output: inputs, tokenizer, options
-  InputPosition position;
+  InputOffset position;
   TokenizeCounts counts;
   std::string first_invalid;
   std::vector<StoreInfo::Shard> shards;  // finished, with temporary names

@@ -70,13 +70,13 @@ struct TokenizePipeline::TextBatch {
   std::vector<Entry> entries;
   bool jsonl = false;
   std::string file;
-  InputPosition end;
+  InputOffset end;
   std::uint64_t input_bytes = 0;
   std::exception_ptr error;  // of the reader; then there are no entries
 };
 
 TokenizePipeline::TokenizePipeline(std::vector<std::filesystem::path> inputs,
-                                   const Tokenizer& tokenizer, Options options, InputPosition from)
+                                   const Tokenizer& tokenizer, Options options, InputOffset from)
     : inputs_(std::move(inputs)), options_(std::move(options)) {
   KINTSUGI_CHECK(options_.threads > 0, "{} threads", options_.threads);
   for (int i = 0; i < options_.threads; ++i) {
@@ -99,13 +99,13 @@ TokenizePipeline::~TokenizePipeline() {
 
 // ---- the reading thread
 
-void TokenizePipeline::read_inputs(InputPosition from) {
+void TokenizePipeline::read_inputs(InputOffset from) {
   std::uint64_t bytes_before = 0;
   std::exception_ptr error;
   try {
     for (std::uint64_t file = 0; file < inputs_.size(); ++file) {
       if (file >= from.file)
-        read_file(file, file == from.file ? from.in_file : RecordPosition{}, bytes_before);
+        read_file(file, file == from.file ? from.in_file : RecordOffset{}, bytes_before);
       bytes_before += std::filesystem::file_size(inputs_[file]);
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
@@ -123,7 +123,7 @@ void TokenizePipeline::read_inputs(InputPosition from) {
   changed_.notify_all();
 }
 
-void TokenizePipeline::read_file(std::uint64_t file, RecordPosition from,
+void TokenizePipeline::read_file(std::uint64_t file, RecordOffset from,
                                  std::uint64_t bytes_before) {
   RecordReader reader(inputs_[file], from);
   TextBatch batch;

@@ -45,9 +45,9 @@ class SegmentEncoder {
 };
 
 // The position of a job in its inputs.
-struct InputPosition {
+struct InputOffset {
   std::uint64_t file = 0;  // index into the inputs
-  RecordPosition in_file;
+  RecordOffset in_file;
 };
 
 // Encoded records of one file.
@@ -61,7 +61,7 @@ struct EncodedBatch {
   std::vector<Record> records;
   std::int64_t text_bytes = 0, empty_documents = 0, invalid_lines = 0;
   std::string first_invalid;
-  InputPosition end;              // the position after this batch
+  InputOffset end;                // the position after this batch
   std::uint64_t input_bytes = 0;  // of all files on disk up to `end`
   std::exception_ptr error;
 };
@@ -79,7 +79,7 @@ class TokenizePipeline {
     std::size_t batch_bytes = 256 * 1024;
   };
   TokenizePipeline(std::vector<std::filesystem::path> inputs, const Tokenizer& tokenizer,
-                   Options options, InputPosition from = {});
+                   Options options, InputOffset from = {});
   ~TokenizePipeline();
 
   // False at the end. The error of a batch is thrown when that batch is due.
@@ -90,8 +90,8 @@ class TokenizePipeline {
 
  private:
   struct TextBatch;
-  void read_inputs(InputPosition from);
-  void read_file(std::uint64_t file, RecordPosition from, std::uint64_t bytes_before);
+  void read_inputs(InputOffset from);
+  void read_file(std::uint64_t file, RecordOffset from, std::uint64_t bytes_before);
   bool submit(TextBatch batch);  // false if stopping
   void encode_batches(SegmentEncoder& encoder);
   EncodedBatch encode(const TextBatch& batch, SegmentEncoder& encoder) const;

@@ -154,7 +154,7 @@ std::string name_for_files(const std::string& model) {
 }
 
 EvalDocument results_json(const TaskEvaluation& evaluation, const EvaluationResults& results,
-                          const ResultSource& source) {
+                          const EvaluationInfo& source) {
   EvalDocument json = {{"results", EvalDocument::object()}};
   add_tasks(json, evaluation, results);
   json["config"] = source.options;
@@ -171,7 +171,7 @@ EvalDocument results_json(const TaskEvaluation& evaluation, const EvaluationResu
 }
 
 fs::path write_results(const fs::path& directory, const TaskEvaluation& evaluation,
-                       const EvaluationResults& results, const ResultSource& source,
+                       const EvaluationResults& results, const EvaluationInfo& source,
                        const std::vector<TaskAnswers>* answers) {
   const fs::path own = directory / name_for_files(source.model);
   fs::create_directories(own);

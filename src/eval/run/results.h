@@ -18,7 +18,7 @@ EvaluationResults score_evaluation(const TaskEvaluation& evaluation,
                                    const ScoreOptions& options);
 
 // How the results were computed.
-struct ResultSource {
+struct EvaluationInfo {
   std::string model = {};     // the directory
   EvalDocument options = {};  // a map, written as "config"
   double start_s = 0;         // seconds since 1970
@@ -29,7 +29,7 @@ std::string name_for_files(const std::string& model);
 
 // The content of a result file of lm-evaluation-harness.
 EvalDocument results_json(const TaskEvaluation& evaluation, const EvaluationResults& results,
-                          const ResultSource& source);
+                          const EvaluationInfo& source);
 // One line per document and filter, as in its sample files.
 std::vector<EvalDocument> samples_json(const PreparedTask& task, const TaskScores& scores,
                                        const TaskAnswers& answers);
@@ -38,7 +38,7 @@ std::vector<EvalDocument> samples_json(const PreparedTask& task, const TaskScore
 // null. Returns the path of the first. After an error none of the files is left.
 std::filesystem::path write_results(const std::filesystem::path& directory,
                                     const TaskEvaluation& evaluation,
-                                    const EvaluationResults& results, const ResultSource& source,
+                                    const EvaluationResults& results, const EvaluationInfo& source,
                                     const std::vector<TaskAnswers>* answers);
 
 // A table of Markdown: one line per metric, and two columns per model.

@@ -25,7 +25,7 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
 GroupLinks Planner::links(const Layout& l, GroupKind kind) const {
   // Messages and tied embeddings have two ranks.
   const bool ends = kind == GroupKind::Pp || kind == GroupKind::Tied;
-  const GroupPosition group =
+  const GroupMembership group =
       group_position(grid_of(l, job_.model), ends ? GroupKind::Pp : kind, {});
   return links_of(machine_, {ends ? std::min(group.size, 2) : group.size, group.stride});
 }

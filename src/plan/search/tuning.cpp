@@ -48,7 +48,7 @@ constexpr double kFailed = 0.8;
 double tokens_per_s(const Evaluation& e) { return e.tokens_per_s_per_gpu * e.layout.ranks(); }
 
 std::vector<Evaluation> trial_candidates(Planner& planner, const SearchLimits& limits,
-                                         const TrialRange& range) {
+                                         const TrialLimits& range) {
   std::vector<Evaluation> all;
   double fastest = std::numeric_limits<double>::infinity();
   const double available = planner.machine().gpu.memory_gb * 1e9;

@@ -29,7 +29,7 @@ struct Trial {
 double tokens_per_s(const Evaluation& evaluation);  // of all ranks
 
 // Which layouts are worth a trial, given the error of the planner's predictions.
-struct TrialRange {
+struct TrialLimits {
   double memory = 1.1;  // predicted memory, at most this factor of the GPU memory
   double slower = 2;    // predicted step time, at most this factor of the best that fits
 };
@@ -37,7 +37,7 @@ struct TrialRange {
 // The planner's layouts within the range: first those that fit, then the others, each fastest
 // first.
 std::vector<Evaluation> trial_candidates(Planner& planner, const SearchLimits& limits,
-                                         const TrialRange& range);
+                                         const TrialLimits& range);
 
 // Chooses the layouts to try, one at a time or several in parallel: first the planner's best few,
 // then those that dlib asks for. For dlib the axes are tp, cp, pp, micro-batch, schedule, ZeRO and

@@ -284,7 +284,7 @@ HttpReply DashboardService::series(const HttpRequest& request) {
   const std::vector<std::string> keys = key_list(required(request, "keys"));
   const auto axis = parse_series_axis(request.parameter("axis").value_or("step"));
   if (!axis) bad_field("axis", "is step, tokens or hours");
-  PointRange range{.axis = *axis};
+  SeriesQuery range{.axis = *axis};
   range.from = number_parameter(request, "from", range.from);
   range.to = number_parameter(request, "to", range.to);
   const double points = number_parameter(request, "points", 1500);

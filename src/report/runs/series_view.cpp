@@ -126,7 +126,7 @@ std::size_t SeriesCache::all_bytes() const {
 }
 
 std::string series_json(const StepSeries& series, const std::vector<std::string>& keys,
-                        const PointRange& range) {
+                        const SeriesQuery& range) {
   std::string text = fmt::format(
       "{{\"axis\":\"{}\",\"rows\":{},\"last_step\":", to_string(range.axis), series.records());
   append_number(text, series.rows() > 0 ? series.step(series.rows() - 1)

@@ -53,7 +53,7 @@ class SeriesCache {
 // The reply of /api/series: {"axis", "rows", "last_step", "keys": {"loss": {"x", "y", "low",
 // "high"}}}. Keys that the series does not have are left out. Values have the digits of fp32.
 std::string series_json(const StepSeries& series, const std::vector<std::string>& keys,
-                        const PointRange& range);
+                        const SeriesQuery& range);
 
 // The rows from `first_row` on for a live view, at most `most` of each key: {"id", "keys": {"loss":
 // {"x", "y"}}, "steps", "tokens", "hours", "rows"}. Neighbouring rows

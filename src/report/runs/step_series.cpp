@@ -493,7 +493,7 @@ const std::vector<double>& StepSeries::x_values(SeriesAxis axis) const {
   return axis == SeriesAxis::Step ? steps_ : axis == SeriesAxis::Tokens ? tokens_ : hours_;
 }
 
-SeriesPoints StepSeries::points(const std::string& key, const PointRange& range) const {
+SeriesPoints StepSeries::points(const std::string& key, const SeriesQuery& range) const {
   const auto found = slot_index_.find(key);
   if (found == slot_index_.end() || slots_[found->second].column < 0) return {};
   const StepColumn& column = columns_[static_cast<std::size_t>(slots_[found->second].column)];

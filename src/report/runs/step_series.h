@@ -102,7 +102,7 @@ struct SeriesPoints {
   std::vector<float> y, low, high;
 };
 
-struct PointRange {
+struct SeriesQuery {
   SeriesAxis axis = SeriesAxis::Step;
   double from = -std::numeric_limits<double>::infinity(),
          to = std::numeric_limits<double>::infinity();
@@ -149,7 +149,7 @@ class StepSeries {
   std::size_t first_row_after(double step) const;
 
   // Empty if there is no such key. At most range.max_points points.
-  SeriesPoints points(const std::string& key, const PointRange& range) const;
+  SeriesPoints points(const std::string& key, const SeriesQuery& range) const;
 
  private:
   // Duration, Rate and Energy are columns too.

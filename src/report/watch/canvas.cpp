@@ -301,13 +301,14 @@ std::string sparkline(const std::vector<double>& values, int columns) {
   return text;
 }
 
-void draw_bar(Canvas& canvas, int row, int column, int columns, const std::vector<BarPart>& parts) {
+void draw_bar(Canvas& canvas, int row, int column, int columns,
+              const std::vector<BarAmount>& parts) {
   double total = 0;
-  for (const BarPart& part : parts) total += std::max(part.amount, 0.0);
+  for (const BarAmount& part : parts) total += std::max(part.amount, 0.0);
   if (!(total > 0) || !std::isfinite(total)) return;
   double sum = 0;
   int drawn = 0;
-  for (const BarPart& part : parts) {
+  for (const BarAmount& part : parts) {
     sum += std::max(part.amount, 0.0);
     // Ends are rounded, not widths: the widths of all parts add up.
     const int end = static_cast<int>(std::lround(sum / total * columns));

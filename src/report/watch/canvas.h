@@ -67,13 +67,14 @@ void draw_plot(Canvas& canvas, const CanvasArea& area, const std::vector<PlotLin
 // as there are columns; a space where a value is not finite.
 std::string sparkline(const std::vector<double>& values, int columns);
 
-struct BarPart {
+struct BarAmount {
   double amount = 0;
   char32_t glyph = U'█';
   CellStyle style = CellStyle::Plain;
 };
 // A horizontal bar that the parts share: the columns of all parts add up to `columns`, and a part
 // that is not 0 is never larger than its amount by a whole column.
-void draw_bar(Canvas& canvas, int row, int column, int columns, const std::vector<BarPart>& parts);
+void draw_bar(Canvas& canvas, int row, int column, int columns,
+              const std::vector<BarAmount>& parts);
 
 }  // namespace kintsugi

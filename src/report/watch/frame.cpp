@@ -163,8 +163,8 @@ class PanelWriter {
     if (!text.empty()) line(text, CellStyle::Dim);
   }
 
-  static std::vector<BarPart> goodput_parts(const WatchedRun& run) {
-    std::vector<BarPart> parts;
+  static std::vector<BarAmount> goodput_parts(const WatchedRun& run) {
+    std::vector<BarAmount> parts;
     for (const WatchedRun::TimeShare& one : run.time) {
       const bool lost = one.category == "recomputed" || one.category == "down";
       if (one.category == "productive")

@@ -268,7 +268,7 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
   engine.write_weights(same_precision ? weights.all() : unrounded, master,
                        averaged ? average->trained() : master);
   for (const auto& [rule, slot, source] : slots)
-    for (const StateSegment& segment : optimizer.state().segments())
+    for (const StateRange& segment : optimizer.state().segments())
       if (segment.rule == rule)
         source.fill(engine.backend(), optimizer.state().slot(segment, slot), set,
                     segment.range.begin, segment.range.end);

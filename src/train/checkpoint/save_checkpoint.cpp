@@ -214,7 +214,7 @@ FilesOf weight_files(const EngineOptions& engine, const CheckpointOptions& optio
 }
 
 void announce(CheckpointWriter& writer, const FilesOf& files, const std::vector<SavedKind>& kinds,
-              CheckpointPart part, const ParameterSet& set, const UpdateRules& rules) {
+              CheckpointDirectory part, const ParameterSet& set, const UpdateRules& rules) {
   std::vector<SafetensorsWriter::Announced> tensors;
   for (const SavedKind& kind : kinds)
     if (kind.part == part)
@@ -248,10 +248,10 @@ std::int64_t bytes_of(const SavedKind& kind, const Sharding::Range& range) {
 
 // By this rank.
 std::int64_t bytes_to_write(const Engine& engine, const std::vector<SavedKind>& kinds,
-                            const std::vector<StateSegment>& segments) {
+                            const std::vector<StateRange>& segments) {
   std::int64_t total = 0;
   for (const SavedKind& kind : kinds)
-    for (const StateSegment& segment : segments)
+    for (const StateRange& segment : segments)
       if (kind.has(segment)) total += bytes_of(kind, written_range(engine, segment));
   return total;
 }
@@ -271,12 +271,12 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     write_model_texts(*model, engine_options, engine_options.precision, options.files);
     model->text("trainer.json", trainer);
     const FilesOf files = weight_files(engine_options, options);
-    announce(*model, files, kinds, CheckpointPart::Model, whole, rules);
+    announce(*model, files, kinds, CheckpointDirectory::Model, whole, rules);
     if (engine.optimizer().state().has_ema()) {
       average.emplace(host, at.model() / kAverage);
       write_model_texts(*average, engine_options, accumulator_of(engine_options.precision),
                         without_card(options.files));
-      announce(*average, files, kinds, CheckpointPart::Average, whole, rules);
+      announce(*average, files, kinds, CheckpointDirectory::Average, whole, rules);
     }
     optimizer.emplace(host, at.state());
     if (!options.config.empty()) optimizer->text("config.yaml", options.config);
@@ -286,18 +286,18 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
       optimizer->text("lineage.json",
                       to_json(child_lineage(options.ancestors, next_sequence(at.folder),
                                             trainer + options.config)));
-    announce(*optimizer, {"optimizer", options.max_shard_bytes}, kinds, CheckpointPart::State,
+    announce(*optimizer, {"optimizer", options.max_shard_bytes}, kinds, CheckpointDirectory::State,
              whole, rules);
   });
   together(host,
            [&] { shards.emplace(engine, snapshot == nullptr ? &engine.backend() : nullptr); });
-  const auto writer_of = [&](CheckpointPart part) -> CheckpointWriter& {
-    return part == CheckpointPart::Model     ? *model
-           : part == CheckpointPart::Average ? *average
-                                             : *optimizer;
+  const auto writer_of = [&](CheckpointDirectory part) -> CheckpointWriter& {
+    return part == CheckpointDirectory::Model     ? *model
+           : part == CheckpointDirectory::Average ? *average
+                                                  : *optimizer;
   };
   together(host, [&] {
-    const std::vector<StateSegment> segments = saved_segments(engine);
+    const std::vector<StateRange> segments = saved_segments(engine);
     std::int64_t done = 0;
     const std::int64_t total = bytes_to_write(engine, kinds, segments);
     for (std::size_t k = 0; k < kinds.size(); ++k)

@@ -12,18 +12,18 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
   const OptimizerState& state = engine.optimizer().state();
   const DType precision = engine.options().precision;
   std::vector<SavedKind> kinds;
-  const auto weights = [&](const StateSegment& segment) {
+  const auto weights = [&](const StateRange& segment) {
     return sharding.weights_at(segment.bucket, segment.range);
   };
   // A model with adapters consists of them and of its base, which is not saved again.
   const bool frozen = !engine.options().model.lora.on();
-  kinds.push_back({.part = CheckpointPart::Model,
+  kinds.push_back({.part = CheckpointDirectory::Model,
                    .prefix = "",
                    .dtype = precision,
                    .owned = weights,
                    .frozen = frozen,
                    .peft = !frozen});
-  const auto add_wide = [&](CheckpointPart part) {
+  const auto add_wide = [&](CheckpointDirectory part) {
     kinds.push_back({.part = part,
                      .prefix = "",
                      .dtype = accumulator_of(precision),
@@ -31,42 +31,42 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
                      .trained = false,
                      .wide = frozen});
   };
-  add_wide(CheckpointPart::Model);
+  add_wide(CheckpointDirectory::Model);
   if (state.has_master())
-    kinds.push_back({CheckpointPart::State, kMasterPrefix, accumulator_of(precision),
-                     [&](const StateSegment& segment) { return state.master(segment); }});
+    kinds.push_back({CheckpointDirectory::State, kMasterPrefix, accumulator_of(precision),
+                     [&](const StateRange& segment) { return state.master(segment); }});
   if (state.has_ema()) {
-    kinds.push_back({.part = CheckpointPart::Average,
+    kinds.push_back({.part = CheckpointDirectory::Average,
                      .prefix = "",
                      .dtype = accumulator_of(precision),
-                     .owned = [&](const StateSegment& segment) { return state.ema(segment); },
+                     .owned = [&](const StateRange& segment) { return state.ema(segment); },
                      .peft = !frozen});
-    kinds.push_back({.part = CheckpointPart::Average,
+    kinds.push_back({.part = CheckpointDirectory::Average,
                      .prefix = "",
                      .dtype = precision,
                      .owned = weights,
                      .trained = false,
                      .frozen = frozen});
-    add_wide(CheckpointPart::Average);
+    add_wide(CheckpointDirectory::Average);
   }
   for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
     const std::vector<StateSlot> slots = rule->slots(precision);
     for (std::size_t i = 0; i < slots.size(); ++i)
-      kinds.push_back({CheckpointPart::State, slots[i].name + ".", slots[i].dtype,
-                       [&state, i](const StateSegment& segment) { return state.slot(segment, i); },
+      kinds.push_back({CheckpointDirectory::State, slots[i].name + ".", slots[i].dtype,
+                       [&state, i](const StateRange& segment) { return state.slot(segment, i); },
                        rule});
   }
   return kinds;
 }
 
-bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateSegment& segment) {
-  return kind.part == CheckpointPart::Model && segment.rule != nullptr && kind.has(segment) &&
+bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateRange& segment) {
+  return kind.part == CheckpointDirectory::Model && segment.rule != nullptr && kind.has(segment) &&
          engine.sharding().is_unrounded(segment.bucket);
 }
 
-std::vector<StateSegment> saved_segments(const Engine& engine) {
+std::vector<StateRange> saved_segments(const Engine& engine) {
   const Sharding& sharding = engine.sharding();
-  std::vector<StateSegment> segments = engine.optimizer().state().segments();
+  std::vector<StateRange> segments = engine.optimizer().state().segments();
   for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket)
     if (!sharding.trained(bucket) && sharding.owned(bucket).size() > 0)
       segments.push_back({.bucket = bucket,
@@ -75,14 +75,14 @@ std::vector<StateSegment> saved_segments(const Engine& engine) {
   return segments;
 }
 
-Sharding::Range written_range(const Engine& engine, const StateSegment& segment) {
+Sharding::Range written_range(const Engine& engine, const StateRange& segment) {
   const Sharding::Range owned = segment.range;
   const Communicator& replica = engine.sharding().replica(segment.bucket);
   return {owned.begin + owned.size() * replica.rank() / replica.size(),
           owned.begin + owned.size() * (replica.rank() + 1) / replica.size()};
 }
 
-Tensor written_elements(const Engine& engine, const SavedKind& kind, const StateSegment& segment) {
+Tensor written_elements(const Engine& engine, const SavedKind& kind, const StateRange& segment) {
   const Sharding::Range written = written_range(engine, segment);
   return kind.owned(segment).rows(written.begin - segment.range.begin, written.size());
 }
@@ -99,10 +99,10 @@ std::size_t aligned(std::size_t bytes) {
 
 // Calls f(kind, segment, bytes) for every tensor of the snapshot, by kind and segment; 0 bytes if
 // the kind does not have the segment, or has the master weights there.
-void for_each_tensor(const Engine& engine, const std::vector<StateSegment>& segments,
+void for_each_tensor(const Engine& engine, const std::vector<StateRange>& segments,
                      const std::vector<SavedKind>& kinds, const auto& f) {
   for (const SavedKind& kind : kinds)
-    for (const StateSegment& segment : segments) {
+    for (const StateRange& segment : segments) {
       const auto elements = static_cast<std::size_t>(written_range(engine, segment).size());
       const bool copied = kind.has(segment) && !is_rounded_master(engine, kind, segment);
       f(kind, segment, copied ? elements * size_of(kind.dtype) : 0);
@@ -145,7 +145,7 @@ Snapshot::Snapshot(Engine& engine)
       memory_(engine.backend(), 1, bytes_of(engine)) {
   std::byte* next = memory_[0];
   for_each_tensor(engine, segments_, kinds_,
-                  [&](const SavedKind& kind, const StateSegment& segment, std::size_t bytes) {
+                  [&](const SavedKind& kind, const StateRange& segment, std::size_t bytes) {
                     copies_.push_back(bytes == 0 ? Tensor()
                                                  : Tensor(next, kind.dtype,
                                                           {written_range(engine, segment).size()}));
@@ -176,7 +176,7 @@ void Snapshot::take() {
   std::vector<HostCopy> on_host;
   std::size_t index = 0;
   for_each_tensor(engine_, segments_, kinds_,
-                  [&](const SavedKind& kind, const StateSegment& segment, std::size_t bytes) {
+                  [&](const SavedKind& kind, const StateRange& segment, std::size_t bytes) {
                     const Tensor& copy = copies_[index++];
                     if (bytes == 0) return;
                     const Tensor source = written_elements(engine_, kind, segment);

@@ -16,14 +16,14 @@ inline constexpr const char* kAverage = "ema";  // the directory of the averaged
 inline constexpr const char* kMasterPrefix = "master.";
 
 // The directories of a checkpoint. Average is inside that of the model.
-enum class CheckpointPart { Model, Average, State };
+enum class CheckpointDirectory { Model, Average, State };
 
 // One kind of tensor that is saved per parameter: weight, average, master or an optimizer slot.
 struct SavedKind {
-  CheckpointPart part;
+  CheckpointDirectory part;
   std::string prefix;
   DType dtype;
-  std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
+  std::function<Tensor(const StateRange& segment)> owned;  // the elements this rank owns
   const UpdateRule* rule = nullptr;  // only parameters with this rule have it; nullptr: all
   // Which parameters have it: those that are trained, those that are not, and those that are wide.
   bool trained = true, frozen = false, wide = false;
@@ -33,7 +33,7 @@ struct SavedKind {
     return prefix + (peft ? name_in_adapter(parameter) : parameter.name);
   }
 
-  bool has(const StateSegment& segment) const {
+  bool has(const StateRange& segment) const {
     if (segment.rule == nullptr) return segment.wide ? wide : frozen;
     return trained && (rule == nullptr || rule == segment.rule);
   }
@@ -47,16 +47,16 @@ struct SavedKind {
 std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole);
 
 // Whether the elements of a kind are the master weights, to be rounded to the kind's dtype.
-bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateSegment& segment);
+bool is_rounded_master(const Engine& engine, const SavedKind& kind, const StateRange& segment);
 
 // The segments of what this rank owns: those of the optimizer, then the buckets that are not
 // trained, without a rule.
-std::vector<StateSegment> saved_segments(const Engine& engine);
+std::vector<StateRange> saved_segments(const Engine& engine);
 
 // The elements of a segment that this rank writes. Each is written by one rank: replicas split the
 // range that they all own.
-Sharding::Range written_range(const Engine& engine, const StateSegment& segment);
-Tensor written_elements(const Engine& engine, const SavedKind& kind, const StateSegment& segment);
+Sharding::Range written_range(const Engine& engine, const StateRange& segment);
+Tensor written_elements(const Engine& engine, const SavedKind& kind, const StateRange& segment);
 
 // A copy in host memory of everything that this rank writes to a checkpoint, so that the next step
 // may change the weights while the copy is written to files.
@@ -83,7 +83,7 @@ class Snapshot {
  private:
   Engine& engine_;
   std::vector<SavedKind> kinds_;
-  std::vector<StateSegment> segments_;
+  std::vector<StateRange> segments_;
   HostBuffers memory_;
   std::vector<Tensor> copies_;  // by kind and segment
   std::vector<Backend::Transfer> transfers_;

@@ -151,7 +151,7 @@ void EnergyAccount::add_nodes(EnergyReport& report) const {
       const NodeReading::Level& one = reading.levels[level];
       if (one.joules > 0) node.joules[level] = node.joules[level].value_or(0) + one.joules;
       if (one.counter_j <= 0) continue;
-      LevelSource& source = report.source(level);
+      LevelMeasurement& source = report.source(level);
       source.counter_j = source.counter_j.value_or(0) + one.counter_j;
       source.integral_j = source.integral_j.value_or(0) + one.power_j;
     }
@@ -173,7 +173,7 @@ EnergyReport EnergyAccount::report_now() const {
         hex64(hash64(fmt::format("{} {:.3f}", report.run, ledger.attempts().front().launched_s)));
   add_ledger(ledger, report);
   for (const EnergyLevel level : kEnergyLevels) {
-    LevelSource& source = report.source(level);
+    LevelMeasurement& source = report.source(level);
     source.reason = run_.energy->source(level).reason;
     if (source.reason.empty() && report.coverage(level) < kEnough) source.reason = first_note();
     if (source.nodes == 0) source.nodes = run_.energy->nodes_with(level);
