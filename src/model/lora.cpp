@@ -63,7 +63,7 @@ std::string last_part(std::string_view module) {
 // the same in every layout would have to travel with the tokens.
 void check_adapters_of_experts(const LinearUse& use) {
   const AdapterSpec& adapters = use.linear->adapters;
-  if (use.experts == 1 || !adapters.any()) return;
+  if (use.experts == 0 || !adapters.any()) return;
   const std::vector<std::string>& weights = use.linear->weights;
   const std::size_t each = weights.size() / static_cast<std::size_t>(use.experts);
   for (std::size_t i = each; i < weights.size(); ++i) {

@@ -163,9 +163,9 @@ struct LinearUse {
   std::string_view site;  // its name in Fp8Config::filter; empty: it is never in fp8
   // The matrices that have an adapter if no targets are given.
   std::vector<std::size_t> adapted = {};
-  // It has the matrices of so many experts, one expert after the other. The same ones of each have
-  // adapters, without dropout.
-  std::int64_t experts = 1;
+  // It has the matrices of so many experts, one expert after the other: all experts have adapters
+  // of the same ones, without dropout. 0: it has no experts.
+  std::int64_t experts = 0;
 };
 std::vector<LinearUse> linears_of(AttentionSpec& spec);
 std::vector<LinearUse> linears_of(LatentAttentionSpec& spec);
