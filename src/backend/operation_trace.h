@@ -27,6 +27,8 @@ struct TracedOperation {
   double bytes = 0;  // read and written
   std::int64_t m = 0, n = 0, k = 0, head_dim = 0;
   std::int64_t groups = 1;  // matmuls of this shape in one operation, as those of experts
+  bool uneven = false;      // m is the mean of the groups
+  bool host_waits = false;  // the host continues when the device has done this
   // Collectives only:
   Collective collective = Collective::AllReduce;
   std::string group = {};

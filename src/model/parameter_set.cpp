@@ -34,11 +34,15 @@ ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, who
 
 ParameterSet::ParameterSet(const ModelConfig& config, const ModelShard& shard,
                            const DataGroupsOf& data)
+    : ParameterSet(config, model_spec(config), shard, data) {}
+
+ParameterSet::ParameterSet(const ModelConfig& config, const ModelSpec& model,
+                           const ModelShard& shard, const DataGroupsOf& data)
     : tp_rank_(shard.tp_rank) {
   KINTSUGI_CHECK(
       config.layers > 0 && config.head_dim > 0 && config.kv_heads > 0 && config.ffn_size > 0,
       "complete_and_check() was not called on the model configuration");
-  collect(model_spec(config), shard);
+  collect(model, shard);
   for (Parameter& parameter : parameters_) parameter.trained = is_trained(config, parameter);
   if (data)
     for (Parameter& parameter : parameters_) parameter.data = data(parameter);

@@ -96,6 +96,9 @@ class ParameterSet {
   // `data` returns the data groups of a parameter; empty: all have the default groups.
   using DataGroupsOf = std::function<DataGroups(const Parameter&)>;
   ParameterSet(const ModelConfig& config, const ModelShard& shard, const DataGroupsOf& data = {});
+  // `model` is that of `config`: for those who need many shards.
+  ParameterSet(const ModelConfig& config, const ModelSpec& model, const ModelShard& shard,
+               const DataGroupsOf& data = {});
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }

@@ -154,6 +154,18 @@ TEST_F(PlanSearchCommand, NamesWhatTheMachineDoesNotSay) {
   EXPECT_GT(plan["best"][0]["run"]["gpu_mwh"], 0);
 }
 
+TEST_F(PlanSearchCommand, SaysWhatIsAssumedOfExperts) {
+  const std::string plan =
+      "--model olmoe-1b-7b --machine dgx-h100 --gpus 8 --ep 8 --zero 1 --best 1 ";
+  EXPECT_THAT(run(plan).out, AllOf(HasSubstr(" ep8"), HasSubstr("computes 1.5 times the mean")));
+  EXPECT_THAT(run(plan + "--imbalance 1").out, HasSubstr("All experts are chosen alike"));
+  EXPECT_EQ(json::parse(run(plan + "--imbalance 2 --json").out)["imbalance"], 2);
+  EXPECT_THAT(mistake("--model olmoe-1b-7b --machine dgx-h100 --gpus 8 --ep 3"),
+              HasSubstr("--ep 3 does not divide 64 experts"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 8 --imbalance 2"),
+              HasSubstr("llama-8b has none"));
+}
+
 TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
   EXPECT_THAT(mistake("--model llama-8b --gpus 8"), HasSubstr("--machine"));
   EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100"), HasSubstr("--gpus"));

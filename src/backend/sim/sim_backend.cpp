@@ -35,7 +35,10 @@ void SimBackend::add_memory(const char* name, std::initializer_list<Tensor> tens
 // ---- memory
 
 void SimBackend::upload(Tensor destination, const void*) { add_memory("upload", {destination}); }
-void SimBackend::download(void*, Tensor source) { add_memory("download", {source}); }
+void SimBackend::download(void*, Tensor source) {
+  add_memory("download", {source});
+  trace_->operations.back().host_waits = true;
+}
 void SimBackend::do_copy(Tensor destination, Tensor source) {
   add_memory("copy", {destination, source});
 }
@@ -261,11 +264,16 @@ void SimBackend::do_gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tens
 
 // ---- experts
 
-// The cost of the rows that are used, evenly divided among the experts: c (rows, n) = a (rows, k) b
+// Of the rows that there is memory for.
+double SimBackend::used_part(const ExpertRows& rows) const {
+  return std::min(1.0, expert_load_ * rows.used);
+}
+
+// The cost of the rows that are used, on average of the experts: c (rows, n) = a (rows, k) b
 // or, of a gradient, c (k, n) = a^T b.
 void SimBackend::add_grouped(const char* name, const Tensor& c, const Tensor& a, const Tensor& b,
                              bool gradient, const ExpertRows& rows, double extra) {
-  const double used = rows.used * static_cast<double>(rows.rows.elements());
+  const double used = used_part(rows) * static_cast<double>(rows.rows.elements());
   const std::int64_t groups = std::max<std::int64_t>(1, rows.offsets.elements() - 1);
   const auto each =
       std::max<std::int64_t>(1, static_cast<std::int64_t>(used / static_cast<double>(groups)));
@@ -279,6 +287,7 @@ void SimBackend::add_grouped(const char* name, const Tensor& c, const Tensor& a,
   add_matmul(name, a.dtype(), gradient ? k : each, n, gradient ? each : k, bytes);
   TracedOperation& operation = trace_->operations.back();
   operation.groups = groups;
+  operation.uneven = !gradient;
   operation.flops = 2.0 * used * static_cast<double>(n) * static_cast<double>(k);
 }
 
@@ -313,8 +322,8 @@ void SimBackend::do_gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
 void SimBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
                                    const GroupedOptions& options) {
   add_grouped("grouped_matmul", c, a, b, false, rows,
-              options.accumulate ? rows.used * planned_bytes({c}) : 0);
-  used_[c.data()] = rows.used;
+              options.accumulate ? used_part(rows) * planned_bytes({c}) : 0);
+  used_[c.data()] = used_part(rows);
 }
 void SimBackend::do_grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
                                             const GroupedOptions& options) {
@@ -324,12 +333,12 @@ void SimBackend::do_grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const
 void SimBackend::do_expert_swiglu_forward(Tensor out, Tensor gate_up, Tensor weights,
                                           const ExpertRows& rows) {
   add_memory("expert_swiglu_forward", {weights, rows.rows},
-             rows.used * planned_bytes({out, gate_up}));
+             used_part(rows) * planned_bytes({out, gate_up}));
 }
 void SimBackend::do_expert_swiglu_backward(Tensor dgate_up, Tensor dweights, Tensor dout,
                                            Tensor gate_up, Tensor weights, const ExpertRows& rows) {
   add_memory("expert_swiglu_backward", {weights, dweights, rows.rows},
-             rows.used * planned_bytes({dgate_up, dout, gate_up}));
+             used_part(rows) * planned_bytes({dgate_up, dout, gate_up}));
 }
 void SimBackend::do_combine_rows(Tensor y, Tensor x, Tensor positions, Tensor residual) {
   const auto used = used_.find(x.data());

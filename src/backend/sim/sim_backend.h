@@ -14,9 +14,10 @@ namespace kintsugi {
 class SimBackend final : public Backend {
  public:
   // The trace must outlive the backend. `classifier` is what classifier_elements() returns on the
-  // device that is planned for.
-  explicit SimBackend(OperationTrace& trace, std::int64_t classifier = std::int64_t{1} << 28)
-      : trace_(&trace), classifier_(classifier) {}
+  // device that is planned for. `expert_load`: rows of this rank's experts, relative to the mean.
+  explicit SimBackend(OperationTrace& trace, std::int64_t classifier = std::int64_t{1} << 28,
+                      double expert_load = 1)
+      : trace_(&trace), classifier_(classifier), expert_load_(expert_load) {}
 
   void* allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
   void release(void*, std::size_t) noexcept override {}
@@ -49,6 +50,7 @@ class SimBackend final : public Backend {
                   double bytes);
   void add_grouped(const char* name, const Tensor& c, const Tensor& a, const Tensor& b,
                    bool gradient, const ExpertRows& rows, double extra);
+  double used_part(const ExpertRows& rows) const;
   void chunk_matmuls(const char* name, DType dtype, const RetentionSizes& sizes,
                      std::initializer_list<std::array<std::int64_t, 3>> matmuls);
   void state_sum(const char* name, const Tensor& state, const Tensor& x, const Tensor& y);
@@ -57,6 +59,7 @@ class SimBackend final : public Backend {
 
   OperationTrace* trace_;
   std::int64_t classifier_;
+  double expert_load_;
   PlanningAllocator memory_, host_memory_;
   std::map<const void*, double> used_;  // the part of the rows of a grouped matmul's result
 };

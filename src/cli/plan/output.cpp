@@ -62,6 +62,14 @@ std::string run_line(const RunFootprint& f, const Machine& machine) {
   return text + "\n";
 }
 
+// What was assumed of the routers.
+std::string imbalance_text(const PlanJob& job) {
+  if (!job.model.experts) return "";
+  if (job.imbalance == 1) return " All experts are chosen alike (--imbalance 1).";
+  return fmt::format(" The busiest expert computes {:.3g} times the mean (--imbalance).",
+                     job.imbalance);
+}
+
 // Memory of the ranks of each stage, without context and libraries (own_gb).
 Table stage_table(const std::vector<RegionBytes>& memory, bool whole) {
   std::vector<Column> columns = {Column::number("stage")};
@@ -138,13 +146,14 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
                     100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
   text += fmt::format(
       "{}, {} fit. Memory of the fullest rank, with {} for context and libraries. MFU % counts "
-      "causal attention half, full % in full; the peak is {}. kJ/step is the energy of {}{}.\n",
+      "causal attention half, full % in full; the peak is {}. kJ/step is the energy of {}{}.{}\n",
       format_number(result.layouts, "layout"), result.fitting,
       format_bytes(planner.machine().gpu.own_gb * 1e9), peak_text(planner.job(), planner.machine()),
       planner.machine().node.host_w < 0
           ? fmt::format("GPUs alone ({} has no node.host_w)", planner.machine().name)
           : "nodes without PUE",
-      rank_by == RankBy::Energy ? ", and the layouts are ordered by it" : "");
+      rank_by == RankBy::Energy ? ", and the layouts are ordered by it" : "",
+      imbalance_text(planner.job()));
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
         "{} tokens with the first layout: {}", format_count(tokens),
@@ -171,9 +180,11 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
   const auto line = [&](const char* name, double seconds) {
     return fmt::format("  {:<34}{:>10.4f} s{:>7.1f} %\n", name, seconds, 100 * seconds / e.step_s);
   };
+  if (const std::string assumed = imbalance_text(planner.job()); !assumed.empty())
+    text += assumed.substr(1) + "\n";
   text += "\nOne step:\n" + line("compute (slowest stage)", e.ideal_s) +
           line("pipeline bubble", e.bubble * e.step_s) +
-          line("exposed communication, tp and cp", e.tensor_s) +
+          line("exposed communication, tp, cp, ep", e.tensor_s) +
           line("exposed communication, dp", e.data_s) +
           line("exposed communication, pp", e.message_s) + line("optimizer", e.optimizer_s) +
           line("data loading, logging", e.other_s) + line("total", e.step_s);
@@ -294,6 +305,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"fitting", result.fitting},
                                  {"best", best},
                                  {"near_misses", misses}};
+  if (job.model.experts) root["imbalance"] = job.imbalance;
   if (job.model.fp8.on()) {
     root["fp8"] = fp8_yaml(job.model.fp8);
     root["mfu_peak_tflops"] = machine.gpu.tflops(job.precision);

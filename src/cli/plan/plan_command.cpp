@@ -54,6 +54,9 @@ void add_job_options(CLI::App& command, PlanSearchOptions& search) {
       "bf16 (the default), fp16, fp32, or fp8 (bf16 with train.fp8.recipe: rowwise)");
   add("--optimizer", search.optimizer, "adamw (the default) or muon",
       CLI::IsMember({"adamw", "muon"}));
+  add("--imbalance", search.imbalance,
+      "Choices of the busiest expert relative to the mean (default: 1.5; 1: forced balance)",
+      real_number(between(1, 1e4)));
   add("--tokens", search.tokens, "Tokens of the whole run; adds its days, energy and CO2e");
   add("--checkpoint-every", search.checkpoint_every,
       "With --tokens or --emit: steps between checkpoints (default: 250; 0: none)",

@@ -46,6 +46,7 @@ PlanJob job_of(const PlanSearchOptions& options) {
     job.precision = parse_precision(options.precision);
   if (options.optimizer == "muon") job.optimizer.kind = OptimizerKind::Muon;
   job.checkpoint_every = options.checkpoint_every;
+  job.imbalance = options.imbalance;
   return job;
 }
 
@@ -187,6 +188,8 @@ std::int64_t count_of(const char* option, const std::string& text) {
 void plan_search(PlanSearchOptions options) {
   const Machine machine = checked_machine(options);
   const PlanJob open = job_of(options);
+  if (options.imbalance != kUsualImbalance && !open.model.experts)
+    user_error("--imbalance is for experts, and {} has none: remove it", options.model);
   const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);
   if (batch > 100'000'000)
     user_error("--batch {} is too large: give at most 100M sequences", batch);
@@ -228,7 +231,8 @@ void plan_run(PlanSearchOptions options) {
   double tokens = 0;
   for (std::int64_t i = 0; i < run.stage_count(); ++i) {
     const RunConfig stage = run.at_stage(i);
-    const PlanJob job = plan_job(stage);
+    PlanJob job = plan_job(stage);
+    job.imbalance = options.imbalance;
     Planner planner(job, machine);
     const SearchResult result = search_with_progress(planner, options.limits);
     if (result.best.empty()) {

@@ -21,6 +21,7 @@ struct PlanSearchOptions {
   std::int64_t checkpoint_every = 250;  // steps, the default of train; 0: never
   std::string precision = "bf16";
   std::string optimizer = "adamw";
+  double imbalance = kUsualImbalance;
   std::string rank_by = "time";
   SearchLimits limits = {};
   double eur_per_gpu_hour = -1;  // -1: the machine's

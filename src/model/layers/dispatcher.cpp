@@ -211,11 +211,12 @@ class VisitingDispatcher final : public TravelDispatcher {
   // experts are chosen alike.
   void count(const LayerRun& run) const {
     const auto width = static_cast<std::size_t>(ranks_) + 1;
-    const double stays_away =
-        1.0 - static_cast<double>(owners_.own) / static_cast<double>(layer_.experts);
-    const auto each =
-        static_cast<std::int32_t>(static_cast<double>(run.size.tokens()) *
-                                  (1.0 - std::pow(stays_away, static_cast<double>(layer_.chosen))));
+    double stays_away = 1;  // the probability that a token chooses no expert of a rank
+    for (std::int64_t i = 0; i < layer_.chosen; ++i)
+      stays_away *=
+          1.0 - static_cast<double>(owners_.own) / static_cast<double>(layer_.experts - i);
+    const auto each = static_cast<std::int32_t>(static_cast<double>(run.size.tokens()) *
+                                                (1.0 - std::max(0.0, stays_away)));
     std::vector<std::int32_t> offsets(static_cast<std::size_t>(ranks_) * width);
     for (std::size_t i = 0; i < offsets.size(); ++i)
       offsets[i] = each * static_cast<std::int32_t>(i % width);

@@ -15,6 +15,7 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
                                 : std::clamp<std::int64_t>(node.gpus / group.stride, 1, group.size);
   GroupLinks links{.size = group.size, .nodes = (group.size + per_node - 1) / per_node};
   const double inside = span <= node.module_gpus ? node.module_gb_s : node.link_gb_s;
+  links.inside_gb_s = inside;
   const double hop = node.latency_us;
   if (links.nodes <= 1) {
     links.gb_s = links.neighbour_gb_s = inside;
@@ -28,7 +29,8 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
   const double crowd =
       network.crowded_nodes > 0 ? 1 + std::pow(nodes / network.crowded_nodes, network.crowding) : 1;
   // The ranks of a group on one node use their network adapters together.
-  const double across = network.gb_s * static_cast<double>(per_node) / crowd;
+  links.across_gb_s = network.gb_s / crowd;
+  const double across = links.across_gb_s * static_cast<double>(per_node);
   links.gb_s = per_node > 1 ? std::min(inside, across) : across;
   // All ranks of a ring advance in lockstep: every hop takes as long as the slowest.
   links.ring_us = static_cast<double>(group.size - 1) * network.latency_us;
@@ -39,6 +41,18 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
   links.neighbour_us = network.latency_us;
   return links;
 }
+
+namespace {
+
+// Each rank sends `bytes` to every other one, within its node and across the network at a time.
+double all_to_all_s(const GroupLinks& links, double bytes) {
+  const double n = static_cast<double>(links.size), nodes = static_cast<double>(links.nodes);
+  const double inside_s = (n / nodes - 1) * bytes / (links.inside_gb_s * 1e9);
+  if (links.nodes == 1) return inside_s;
+  return std::max(inside_s, (n - n / nodes) * bytes / (links.across_gb_s * 1e9));
+}
+
+}  // namespace
 
 double collective_s(const GroupLinks& links, Collective collective, double bytes) {
   if (links.size <= 1) return 0;
@@ -53,8 +67,8 @@ double collective_s(const GroupLinks& links, Collective collective, double bytes
       return ring_s + links.ring_us * 1e-6;
     case Collective::Broadcast:
       return bytes / (links.gb_s * 1e9) + links.tree_us * 1e-6;
-    case Collective::AllToAll:  // each rank over its own link
-      return bytes * (n - 1) / n / (links.neighbour_gb_s * 1e9) + links.tree_us * 1e-6;
+    case Collective::AllToAll:
+      return all_to_all_s(links, bytes / n) + links.tree_us * 1e-6;
     case Collective::Send:
     case Collective::Receive:
       return bytes / (links.neighbour_gb_s * 1e9) + links.neighbour_us * 1e-6;

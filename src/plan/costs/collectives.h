@@ -19,6 +19,7 @@ struct GroupLinks {
   double ring_us = 0;                           // latency once around the ring
   double tree_us = 0;                           // latency up and down a tree of nodes
   double neighbour_gb_s = 0, neighbour_us = 0;  // between neighbours
+  double inside_gb_s = 0, across_gb_s = 0;      // per rank: in a node, and to other nodes
 };
 GroupLinks links_of(const Machine& machine, const GroupSpread& group);
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "comm/grid.h"
+
 namespace kintsugi {
 namespace {
 
@@ -37,11 +39,6 @@ constexpr double kHeadRamp = 32;    // loss of attention with small head dimensi
 // the backward, which accumulates in full precision: 7 % less, by their time, than predicted
 // without this factor.
 constexpr double kFp8Speed = 0.93;
-// Matmuls of experts relative to one of the same rows: on an H200, those of Qwen3-30B with 1,024
-// rows each reach 442 TFLOP/s in the forward and 267 in the gradients of weights, where one matmul
-// reaches 809 and 750.
-constexpr double kGroupedSpeed = 0.5;
-
 // The batched matmuls of unfused attention, whose one dimension is the small head dimension.
 double scores_s(const GpuSpec& gpu, const TracedOperation& o, double matmuls) {
   const double pairs =
@@ -75,11 +72,12 @@ double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperat
   const double peak = (fp8 ? gpu.fp8_tflops : gpu.tflops(o.dtype)) * 1e12;
   // Tiles in fp8 are twice as fast and lose twice as much in prologue and epilogue.
   const double depth = fp8 ? k / 2 : k;
-  // Grouped matmuls fill the GPU together, each with whole tiles.
-  const double whole = std::ceil(m / kTile) * kTile;
+  // Grouped matmuls fill the GPU together, each with whole tiles: of an unknown number of rows, the
+  // last one is half full.
+  const double whole = o.uneven ? std::max(kTile, m + kTile / 2) : std::ceil(m / kTile) * kTile;
   const double of_shape =
       o.groups == 1 ? matmul_efficiency(gpu, m, n, depth)
-                    : kGroupedSpeed * m / whole *
+                    : software.grouped_speed * m / whole *
                           matmul_efficiency(gpu, whole * static_cast<double>(o.groups), n, depth);
   const double efficiency = software.matmul_speed * (traced_fp8 ? kFp8Speed : 1) * of_shape;
   const double compute = o.flops / (peak * efficiency);
@@ -170,17 +168,20 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
         break;
       case Kind::Memory:
         cost.memory_s += time = memory_s(machine.gpu, software, o.bytes);
+        if (o.host_waits) host = std::max(host, now + time + 1e-6 * software.host_wait_us);
         break;
       case Kind::Collective: {
         // A rank sends while it receives: only the receive counts.
         const bool counts = o.collective != Collective::Send;
+        const bool dispatches = o.collective == Collective::AllToAll;
+        const double bytes = (dispatches ? software.all_to_all : 1) * o.bytes;
         double busy =
-            counts ? software.communication * collective_s(links(o.group), o.collective, o.bytes)
-                   : 0;
+            counts ? software.communication * collective_s(links(o.group), o.collective, bytes) : 0;
         cost.communication_s += busy;
         const bool all_reduce = o.collective == Collective::AllReduce;
         if (o.group == "tp" && !all_reduce && links(o.group).nodes == 1)
           busy -= std::min(software.hides_tensor * busy, matmul_time);
+        if (o.group == to_string(GroupKind::Experts)) busy *= 1 - software.hides_experts;
         wire = std::max(wire, now) + busy;
         done[o.ticket] = wire;
         if (!software.overlaps_tensor && o.group == "tp") {

@@ -8,6 +8,7 @@
 #include "model/fp8.h"
 #include "model/stage.h"
 #include "parallel/layout.h"
+#include "plan/costs/routing.h"
 
 namespace kintsugi {
 
@@ -37,13 +38,15 @@ namespace {
 
 constexpr std::int64_t kMostChunks = 64;  // token chunks of the head that are traced
 
-// Traces one layer of each kind, embedding and head on one rank of the tp and cp groups.
+// Traces one layer of each kind, embedding and head on one rank of the tp and cp groups: of those
+// that share experts, the busiest.
 class Tracer {
  public:
   Tracer(const PlanJob& job, const ModelLayers& model, const Layout& layout)
       : job_(job),
         model_(model),
-        backend_(trace_, job.classifier_elements),
+        busiest_(busiest_rank(job, layout, layout.micro_batch * job.length / layout.cp)),
+        backend_(trace_, job.classifier_elements, busiest_.rows),
         groups_(sim_groups({.tp = layout.tp,
                             .cp = layout.cp,
                             .dp = layout.expert_ranks(),
@@ -52,10 +55,11 @@ class Tracer {
                             .experts = layout.expert_ranks()},
                            {}, trace_)),
         weights_(backend_),
-        set_(job.model, {.tp = layout.tp,
-                         .sequence_parallel = layout.sequence_parallel,
-                         .experts = layout.expert_ranks(),
-                         .layers = model.first}),
+        set_(job.model, model.spec,
+             {.tp = layout.tp,
+              .sequence_parallel = layout.sequence_parallel,
+              .experts = layout.expert_ranks(),
+              .layers = model.first}),
         store_(set_, weights_, job.precision, true),
         model_groups_{.tensor = &groups_[GroupKind::Tp],
                       .context = &groups_[GroupKind::Cp],
@@ -180,6 +184,10 @@ class Tracer {
   OperationTrace recorded(const F& calls) {
     trace_ = {};
     calls();
+    for (TracedOperation& operation : trace_.operations)  // the dispatcher's
+      if (operation.kind == TracedOperation::Kind::Collective &&
+          operation.collective == Collective::AllToAll)
+        operation.bytes *= busiest_.visits;
     return std::move(trace_);
   }
   Tensor stream_of(Arena& arena, const StageScratch& scratch) const {
@@ -212,6 +220,7 @@ class Tracer {
   const PlanJob& job_;
   const ModelLayers& model_;
   OperationTrace trace_;
+  BusiestRank busiest_;
   SimBackend backend_;
   Groups groups_;
   Arena weights_;

@@ -36,7 +36,7 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
                    .embedding = stage.embedding,
                    .head = stage.head};
   shard.layers = layers_of(model, stage);
-  const ParameterSet set(job.model, shard);
+  const ParameterSet set(job.model, model.spec, shard);
   Sharding sharding(
       backend, arena, set, groups,
       {.zero = layout.zero,
@@ -115,21 +115,26 @@ StageContents stage_contents(const ModelLayers& model, const std::vector<StageLa
 }
 
 StateTrace trace_state(const PlanJob& job, const ModelLayers& model, const Layout& layout,
-                       const StageContents& stage, const Coordinates& coordinates) {
+                       const StageContents& stage, const Coordinates& coordinates,
+                       const StateOf& known) {
   // Which rank transforms which matrix is not linear in the number of layers.
   if (job.optimizer.kind == OptimizerKind::Muon)
     return traced(job, model, layout, stage, coordinates);
   StageContents few = stage;
   for (int& count : few.layers)
     if (count > kExactLayers) count = kExactLayers - 1;
-  const StateTrace base = traced(job, model, layout, few, coordinates);
+  if (few == stage) return traced(job, model, layout, stage, coordinates);
+  const auto state = [&](const StageContents& contents) {
+    return known ? known(contents) : traced(job, model, layout, contents, coordinates);
+  };
+  const StateTrace base = state(few);
   StateTrace sum = base;
   for (std::size_t kind = 0; kind < few.layers.size(); ++kind) {
     const int more = stage.layers[kind] - few.layers[kind];
     if (more == 0) continue;
     StageContents next = few;
     ++next.layers[kind];
-    add_difference(sum, more, traced(job, model, layout, next, coordinates), base);
+    add_difference(sum, more, state(next), base);
   }
   return sum;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -38,7 +39,10 @@ struct StageContents {
 };
 StageContents stage_contents(const ModelLayers& model, const std::vector<StageLayers>& chunks);
 
+// That of many layers is extrapolated from those of few, which `known` returns if it is given.
+using StateOf = std::function<StateTrace(const StageContents&)>;
 StateTrace trace_state(const PlanJob& job, const ModelLayers& model, const Layout& layout,
-                       const StageContents& stage, const Coordinates& coordinates = {});
+                       const StageContents& stage, const Coordinates& coordinates = {},
+                       const StateOf& known = {});
 
 }  // namespace kintsugi

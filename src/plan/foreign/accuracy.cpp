@@ -23,7 +23,7 @@ std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction
     const bool known = p.step_s > 0;
     cells.push_back(known ? fmt::format("{:.4g}", p.step_s) : "");
     cells.push_back(known ? fmt::format("{:.5g}", p.tokens_per_s_per_gpu) : "");
-    cells.push_back(known ? fmt::format("{:.4g}", p.memory_gb) : "");
+    cells.push_back(p.memory_gb > 0 ? fmt::format("{:.4g}", p.memory_gb) : "");
     cells.push_back(known || p.impossible ? (p.fits ? "1" : "0") : "");
     cells.push_back(p.why);
     const Evaluation& e = p.evaluation;

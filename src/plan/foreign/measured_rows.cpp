@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "plan/costs/routing.h"
 
 namespace kintsugi {
 namespace {
@@ -22,6 +23,7 @@ struct RowText {
 System system_of(const RowText& t, double zero, double tp) {
   if (has(t.dataset, "ultrascale") || has(t.source, "nanotron")) return System::Nanotron;
   if (has(t.dataset, "torchtitan") || has(t.source, "torchtitan")) return System::Torchtitan;
+  if (has(t.dataset, "automodel")) return System::MegatronCore;  // the same kernels
   if (has(t.dataset, "mosaic") || has(t.source, "llm-foundry")) return System::Fsdp;
   // DeepSpeed's ZeRO 3 of 2021 had no tensor parallelism; with it the row is FSDP.
   if (zero == 3 && !has(t.hardware, "mi250"))
@@ -52,6 +54,7 @@ std::string machine_of(const RowText& t, System system) {
   if (has(h, "b200")) return "dgx-b200";
   if (has(h, "h200")) return "dgx-h200";
   if (has(h, "grand teton") || has(h, "500w")) return "grand-teton-h100";
+  if (has(h, "h800")) return "dgx-h100";
   if (has(h, "h100")) return system == System::Nanotron ? "h100-cloud" : "dgx-h100";
   if (has(h, "a100")) return "dgx-a100";
   return "";
@@ -61,6 +64,10 @@ void fill_model(const CsvTable& table, std::size_t row, ModelConfig& c) {
   const auto whole = [&](const char* column, std::int64_t otherwise) {
     return static_cast<std::int64_t>(table.quantity(row, column, static_cast<double>(otherwise)));
   };
+  if (const std::string& preset = table.at(row, "preset"); !preset.empty()) {
+    c = load_preset(preset);
+    return;
+  }
   c.family = table.at(row, "mlp") == "swiglu" ? Family::Llama : Family::Gpt2;
   c.layers = whole("layers", 0);
   c.hidden_size = whole("hidden", 0);
@@ -71,6 +78,11 @@ void fill_model(const CsvTable& table, std::size_t row, ModelConfig& c) {
   c.vocab_size = whole("vocab", 51200);
   c.max_positions = whole("seq", 2048);
   c.tied = whole("tied_embeddings", 1) == 1;
+  if (const std::int64_t experts = whole("experts", 0); experts > 0) {
+    c.family = Family::Mixtral;
+    c.kv_heads = whole("kv_heads", c.heads);
+    c.experts = ExpertsConfig{.count = experts, .chosen = whole("chosen", 2)};
+  }
   c.complete_and_check();
 }
 
@@ -102,6 +114,38 @@ void read_options(const RowText& t, System system, Software& software) {
   if (has(t.note, "async tp")) software.hides_tensor = 0.4;
   // Row-wise scales are applied outside the tensor cores.
   if (has(t.note, "rowwise")) software.matmul_speed *= 0.5;
+}
+
+// What the all-to-all of another program sends, relative to one row per visited rank: a row per
+// choice (Megatron's alltoall), or one per visited node across the network (DeepEP, HybridEP).
+double all_to_all_bytes(const std::string& dispatch, const ExpertsConfig& experts, const Layout& l,
+                        const Machine& machine) {
+  const double own = static_cast<double>(experts.count) / l.ep, rank = visit_chance(experts, own);
+  if (!has(dispatch, "ep")) return static_cast<double>(experts.chosen) / l.ep / rank;
+  const double on_node = std::max<double>(1, static_cast<double>(machine.node.gpus) / l.tp);
+  if (l.expert_ranks() <= on_node) return 1;
+  const double ranks = on_node * l.tp;  // of a node; each tensor rank sends its part of the tokens
+  return visit_chance(experts, ranks * own) / (ranks * rank);
+}
+
+void read_experts(const std::string& dispatch, double ep, const RowText& t, MeasuredRow& r,
+                  Layout& l) {
+  if (ep <= l.tp) return;  // all are on the tensor ranks of a token
+  l.ep = static_cast<int>(ep);
+  const auto& experts = r.job.model.experts;
+  if (!experts || experts->count % l.ep != 0 || l.ep % l.tp != 0 ||
+      l.cp * l.dp % l.expert_ranks() != 0) {
+    r.impossible = true;
+    r.problem = fmt::format("EP {} does not divide the experts, or TP {} x CP {} x DP {}", l.ep,
+                            l.tp, l.cp, l.dp);
+    return;
+  }
+  if (dispatch == "all-gather") return;
+  l.dispatch = Dispatch::AllToAll;
+  r.software.all_to_all = all_to_all_bytes(dispatch, *experts, l, r.machine);
+  if (has(t.note, "dualpipe")) r.software.hides_experts = 1;  // arXiv 2412.19437, section 3.2.1
+  // Of Qwen3-30B's on 16 H100, Megatron hid 37 % (Megatron-Bridge, perf-moe-comm-overlap).
+  if (has(t.note, "expert overlap")) r.software.hides_experts = 0.37;
 }
 
 }  // namespace
@@ -137,7 +181,9 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     r.machine.gpu.memory_gb = 42.9;
     r.machine.gpu.memory_gb_s = 1555;
   }
+  if (!given && has(t.hardware, "h800")) r.machine.node.link_gb_s = 160;  // arXiv 2412.19437
   r.job.precision = has(t.precision, "fp16") ? DType::F16 : DType::BF16;
+  r.job.imbalance = table.quantity(row, "imbalance", kUsualImbalance);
   r.software.fp8 = has(t.precision, "fp8");
   if (has(t.precision, "fp32 grads")) r.software.gradient_wire = 4;
   r.run.gradient_bytes = r.software.gradient_wire;
@@ -165,6 +211,8 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return r;
   }
   const ModelConfig& c = r.job.model;
+  read_experts(table.at(row, "dispatch"), number("EP", 0), t, r, l);
+  if (!r.problem.empty()) return r;
   const bool divides = c.layers <= 10'000 && c.heads % l.tp == 0 &&
                        c.feed_forward_parts() % l.tp == 0 && c.vocab_size >= l.tp * l.tp &&
                        (c.kv_heads % l.tp == 0 || l.tp % c.kv_heads == 0) && l.pp <= c.layers;
@@ -206,6 +254,10 @@ namespace {
 
 void judge_memory(const MeasuredRow& row, const PlanJob& job, const Layout& layout,
                   RowPrediction& one) {
+  if (job.model.experts) {  // no formulas of other programs
+    one.fits = true;
+    return;
+  }
   const auto stages = foreign_memory(row.system, job, layout, row.run);
   double held = 0;
   std::size_t fullest = 0;

@@ -10,6 +10,10 @@
 
 namespace kintsugi {
 
+// Assumed of trained routers. Models of arXiv 2408.15664 with a balance loss had 1.5 to 1.6
+// (recalled).
+inline constexpr double kUsualImbalance = 1.5;
+
 // What is trained, independent of the layout.
 struct PlanJob {
   ModelConfig model = {};
@@ -18,6 +22,9 @@ struct PlanJob {
   DType precision = DType::BF16;
   bool reduce_in_bf16 = false;
   bool documents = false;
+  // Choices of the busiest expert of a layer, relative to the mean (the metric expert_load). 1: a
+  // benchmark that forces routers to choose all experts alike.
+  double imbalance = kUsualImbalance;
   OptimizerSettings optimizer = {};
   std::int64_t classifier_elements = std::int64_t{1} << 28;  // Backend::classifier_elements
 

@@ -92,7 +92,9 @@ const StateTrace& Planner::state(const Layout& l, const StageContents& contents,
                      contents};
   const auto found = states_.find(key);
   if (found != states_.end()) return found->second;
-  return states_.emplace(key, trace_state(job_, layers_, l, contents, {.pp = stage})).first->second;
+  const StateOf known = [&](const StageContents& few) { return state(l, few, stage); };
+  return states_.emplace(key, trace_state(job_, layers_, l, contents, {.pp = stage}, known))
+      .first->second;
 }
 
 const std::vector<HeldMicroBatches>& Planner::held(const Layout& l) {

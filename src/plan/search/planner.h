@@ -77,7 +77,8 @@ class Planner {
     double shard_s = 0;  // exposed communication of sharded weights and gradients, in both
     double first_s = 0;  // once per step: the weights become fp8
   };
-  using MicroBatchKey = std::tuple<int, int, int, Dispatch, bool, std::int64_t, Recompute, bool, int>;
+  using MicroBatchKey =
+      std::tuple<int, int, int, Dispatch, bool, std::int64_t, Recompute, bool, int>;
   using StateKey = std::tuple<int, int, int, bool, int, int, bool, bool, StageContents>;
 
   const MicroBatchCost& micro_batch_cost(const Layout& layout);
