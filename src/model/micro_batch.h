@@ -62,6 +62,8 @@ struct MicroBatch {
   // (layers, experts), the same: how often the last step chose them, divided by the mean of a
   // layer; only with BalanceConfig::counts_last_step
   Tensor expert_loads = {};
+  // (layers), the same: to count the choices that are dropped; only with BalanceConfig::capacity
+  Tensor dropped_choices = {};
 
   // The backward computes the gradients of this times the sum of the losses; 0: none follows.
   double gradient_scale = 0;

@@ -121,7 +121,11 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
   };
   experts_ = {.counts = per_expert(options.model.experts.has_value()),
               .bias_steps = per_expert(options.model.balance.bias_speed > 0),
-              .loads = per_expert(options.model.balance.counts_last_step())};
+              .loads = per_expert(options.model.balance.counts_last_step()),
+              .dropped = {}};
+  if (options.model.balance.capacity > 0)
+    experts_.dropped = arena_.allocate(Region::Workspace, "expert counts",
+                                       accumulator_of(options.precision), {options.model.layers});
   if (options.skip_step)
     loss_total_ =
         arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
@@ -265,6 +269,13 @@ std::vector<double> Engine::total_expert_counts() {
   return counts;
 }
 
+std::vector<double> Engine::total_dropped_choices() {
+  if (!experts_.dropped) return {};
+  std::vector<double> dropped = to_doubles(*backend_, experts_.dropped);
+  sum_over_ranks(dropped);
+  return dropped;
+}
+
 void Engine::balance_experts(std::span<const double> total_counts) {
   if (experts_.bias_steps) move_biases(total_counts);
   set_balance_counts(total_counts);
@@ -342,6 +353,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     micro.dropout = settings.dropout;
     micro.expert_counts = experts_.counts;
     micro.expert_loads = experts_.loads;
+    micro.dropped_choices = experts_.dropped;
     if (settings.fp8_statistics && micro.first) micro.fp8_statistics = fp8_statistics_;
     micro.repeatable = is_repeatable(micro);
     micro.dropout_seed =
@@ -351,7 +363,8 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   backend_->fill(loss_sums_, 0.0);
   if (const Tensor sums = scratch_.context().sums.values) backend_->fill(sums, 0.0);
   if (settings.fp8_statistics) backend_->fill(fp8_statistics_, 0.0);
-  if (experts_.counts) backend_->fill(experts_.counts, 0.0);
+  for (const Tensor& counts : {experts_.counts, experts_.dropped})
+    if (counts) backend_->fill(counts, 0.0);
   pipeline_.run({.micro_batches = micro_batches, .loss_sum = loss_sums_},
                 std::cref(load));  // by reference: a copy would allocate memory
   {

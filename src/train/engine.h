@@ -132,6 +132,8 @@ class Engine {
   std::vector<double> expert_counts();
   // Those sums; all ranks call it.
   std::vector<double> total_expert_counts();
+  // The same for the choices that each layer dropped; empty without BalanceConfig::capacity.
+  std::vector<double> total_dropped_choices();
   // Follows the total counts of a step that was not skipped: moves the biases of routers, and sets
   // the counts of the balance loss of the next step.
   void balance_experts(std::span<const double> total_counts);
@@ -279,6 +281,7 @@ class Engine {
     Tensor counts;      // (layers, experts)
     Tensor bias_steps;  // the same; what is added to biases
     Tensor loads;       // the same; MicroBatch::expert_loads
+    Tensor dropped;     // (layers)
   } experts_;
   StepScalars scalars_;
   Tensor loss_sums_;                     // (sums), as scalars_ declares them

@@ -119,6 +119,20 @@ TEST(Experts, DropTheSameChoicesInEveryLayout) {
           RankLayout{.pp = 3, .schedule = ZeroBubbleH1}})
       expect_same(trained(layout, training, 3), alone, to_string(layout));
   }
+  const auto dropped_in = [&](const RankLayout& layout) {
+    std::vector<double> dropped;
+    on_ranks(layout, training, [&](const Member& member) {
+      member.step(1);
+      const std::vector<double> all = member.engine.total_dropped_choices();
+      if (member.world.rank() == 0) dropped = all;
+    });
+    return dropped;
+  };
+  const std::vector<double> dropped = dropped_in({});
+  EXPECT_GT(std::ranges::max(dropped), 0);
+  for (const RankLayout& layout :
+       {RankLayout{.tp = 2}, RankLayout{.dp = 2, .experts = 2}, RankLayout{.pp = 3}})
+    EXPECT_EQ(dropped_in(layout), dropped) << to_string(layout);
   training.model.balance.capacity = 0;
   EXPECT_NE(trained({}, training, 3).losses, alone.losses) << "nothing was dropped";
 }
@@ -392,6 +406,7 @@ TEST(Experts, CountWhatTheyDrop) {
   OneRank alone(std::move(training), true);
   const StepResult result = alone.step(1, true);
   EXPECT_NEAR(value_of(result.scalars, "dropped_choices"), 3 * 2 * 6 / 8.0, 1e-12);
+  EXPECT_EQ(alone.engine.total_dropped_choices(), std::vector<double>(3, 12 * 2 * 6));
 }
 
 // Without any target, only these losses have gradients, and steps make them smaller.

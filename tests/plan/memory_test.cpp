@@ -165,6 +165,29 @@ TEST(PlanMemory, OfLayersOfSeveralKinds) {
   EXPECT_EQ(layouts, 20);
 }
 
+// Each way to balance experts has its own counts.
+TEST(PlanMemory, OfExperts) {
+  std::mt19937 random(9);
+  int layouts = 0;
+  for (int attempt = 0; layouts < 24 && attempt < 1000; ++attempt) {
+    PlanJob job = random_job(random);
+    job.preference.reset();
+    job.model.family = Family::Dots1;
+    job.model.kv_heads = 8;
+    job.model.experts = ExpertsConfig{.count = 8, .chosen = 2, .size = 16, .shared = 1};
+    job.model.balance = {.loss = attempt % 3 == 0 ? 0 : 0.01,
+                         .scope = attempt % 2 == 0 ? BalanceScope::Batch : BalanceScope::Sequence,
+                         .bias_speed = attempt % 5 == 0 ? 0 : 0.001,
+                         .capacity = attempt % 4 == 0 ? 1.5 : 0};
+    job.model.complete_and_check();
+    const Layout layout = random_layout(random);
+    if (!fits(layout, job)) continue;
+    ++layouts;
+    expect_memory_of_engine(job, layout);
+  }
+  EXPECT_EQ(layouts, 24);
+}
+
 // The memory of a real engine on the CPU equals the plan.
 TEST(PlanMemory, IsThatOfARealRun) {
   std::mt19937 random(19);

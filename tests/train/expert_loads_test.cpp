@@ -35,7 +35,8 @@ TEST(ExpertLoads, AreRecordedNowAndThen) {
   {
     const CapturedLog captured;
     std::string config = small_config(
-        corpus, run, "steps: 7, eval_every: 0, save: false, balance: {statistics_every: 3}");
+        corpus, run,
+        "steps: 7, eval_every: 0, save: false, balance: {statistics_every: 3, capacity: 0.5}");
     const std::string dense = "family: llama", mixture =
                                                    "family: qwen3_moe, experts: {count: 4, "
                                                    "chosen: 2, dense_layers: [0]}";
@@ -54,6 +55,7 @@ TEST(ExpertLoads, AreRecordedNowAndThen) {
   for (const double choices : layer["choices"]) sum += choices;
   EXPECT_EQ(sum, 2 * 6 * 24) << "two choices of each token";
   EXPECT_GE(layer["max_load"], 1);
+  EXPECT_GE(layer["dropped"], 6 * 24) << "all experts together compute half of the choices";
   std::ifstream metrics(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     const auto step = nlohmann::json::parse(line);

@@ -145,6 +145,12 @@ class Experts final : public Sublayer {
                            .width = spec_.count,
                            .wide = true,
                            .training = true});
+    if (spec_.capacity > 0)
+      statistics_.dropped = d.workspace({.label = "dropped choices",
+                                         .per = Per::Whole,
+                                         .width = 1,
+                                         .wide = true,
+                                         .training = true});
     if (balances_without_bias())
       statistics_.unbiased = d.workspace(
           {.label = "choices without bias", .width = k, .indices = true, .training = true});
@@ -185,9 +191,14 @@ class Experts final : public Sublayer {
     const double mean =
         static_cast<double>(run.size.length * spec_.chosen) / static_cast<double>(spec_.count);
     const auto capacity = static_cast<std::int64_t>(std::ceil(spec_.capacity * mean));
+    const Tensor dropped = counts_ ? run[statistics_.dropped] : Tensor();
+    if (dropped) run.backend().fill(dropped, 0.0);
     run.backend().limit_choices(
-        run[limited_], counts_ ? run.sum(kDropped) : Tensor(), run[ids_],
+        run[limited_], dropped, run[ids_],
         {.length = run.size.length, .experts = spec_.count, .capacity = capacity});
+    if (dropped) run.backend().add(run.sum(kDropped), dropped);
+    if (const Tensor& all = run.batch.dropped_choices; all && dropped)
+      run.backend().add(all.rows(spec_.layer, 1), dropped);
   }
   Tensor computed_ids(const LayerRun& run) const { return drops(run) ? run[limited_] : run[ids_]; }
   // The balance loss of a sequence is that of Switch Transformer: experts / (chosen tokens^2) times
@@ -290,6 +301,7 @@ class Experts final : public Sublayer {
   struct {
     Workspace chosen, probabilities;  // (sequences, experts)
     Workspace unbiased;               // (tokens, chosen): as ids_, for the balance loss
+    Workspace dropped;                // (1)
   } statistics_;
   Workspace results_;  // (rows, hidden): of experts, then the gradients of their inputs
   Workspace dbefore_, dactivated_, dweights_, dlogits_;

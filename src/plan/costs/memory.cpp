@@ -118,6 +118,7 @@ RegionBytes rank_memory(const PlanJob& job, const ModelLayers& model, const Layo
   if (const BalanceConfig& balance = job.model.balance; job.model.experts)
     workspace += (1 + (balance.bias_speed > 0 ? 1 : 0) + (balance.counts_last_step() ? 1 : 0)) *
                  job.model.layers * job.model.experts->count * wide;
+  if (job.model.balance.capacity > 0) workspace += job.model.layers * wide;
   return bytes;
 }
 

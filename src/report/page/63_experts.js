@@ -185,8 +185,9 @@ const ExpertsPanel = (() => {
   function newestText(experts, layer) {
     const last = experts.steps.length - 1;
     return `In step ${Format.count(experts.steps[last])}: busiest expert ${
-        times(layer.max_load[last])}, entropy ${Format.number(layer.entropy[last])}, ${
-        layer.idle[last]} of ${experts.experts} experts idle`;
+               times(layer.max_load[last])}, entropy ${Format.number(layer.entropy[last])}, ${
+               layer.idle[last]} of ${experts.experts} experts idle` +
+        (layer.dropped[last] ? `, ${Format.count(layer.dropped[last])} choices dropped` : '');
   }
 
   function cards(context) {

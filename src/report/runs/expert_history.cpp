@@ -22,7 +22,7 @@ constexpr std::size_t kMostExperts = 65'536;  // of all layers; records of more 
 
 struct LayerRecord {
   std::int64_t number = 0;
-  double max_load = 0, entropy = 0, idle = 0;
+  double max_load = 0, entropy = 0, idle = 0, dropped = 0;
   std::vector<float> loads = {};
 };
 struct StepLoads {
@@ -68,6 +68,7 @@ std::optional<StepLoads> parse_record(std::string_view line) {
                       .max_load = rounded_at(one, "max_load"),
                       .entropy = rounded_at(one, "entropy"),
                       .idle = rounded_at(one, "idle"),
+                      .dropped = rounded_at(one, "dropped"),
                       .loads = relative_loads(json_at(one, "choices"))};
     if (layer.loads.empty()) return {};
     record.layers.push_back(std::move(layer));
@@ -140,6 +141,7 @@ ExpertHistory history_of(const std::vector<StepLoads>& records) {
       to.max_load.push_back(from.max_load);
       to.entropy.push_back(from.entropy);
       to.idle.push_back(from.idle);
+      to.dropped.push_back(from.dropped);
       to.loads.insert(to.loads.end(), from.loads.begin(), from.loads.end());
     }
   }
@@ -213,6 +215,7 @@ HistoryJson to_json(const ExpertHistory& history) {
                       {"max_load", layer.max_load},
                       {"entropy", layer.entropy},
                       {"idle", layer.idle},
+                      {"dropped", layer.dropped},
                       {"loads", encoded(layer.loads)}});
   return {{"experts", history.experts},
           {"steps", history.steps},

@@ -16,6 +16,7 @@ struct ExpertHistory {
   struct Layer {
     std::int64_t number = 0;
     std::vector<double> max_load = {}, entropy = {}, idle = {};  // per step, as in the file
+    std::vector<double> dropped = {};                            // the same; 0: none, or unknown
     std::vector<float> loads = {};  // (steps, experts): choices, divided by their mean
   };
   std::int64_t experts = 0;        // of each layer
@@ -36,7 +37,8 @@ ExpertHistory read_expert_history(const std::filesystem::path& file,
 std::vector<const ExpertHistory::Layer*> worst_layers(const ExpertHistory& history,
                                                       std::size_t most);
 
-// {"experts", "steps", "thinned", "layers": [{"layer", "max_load", "entropy", "idle", "loads"}],
+// {"experts", "steps", "thinned", "layers": [{"layer", "max_load", "entropy", "idle", "dropped",
+// "loads"}],
 // "worst": indices of layers}; null if there are no layers. Two base64 digits of `loads` are the
 // load of an expert in a step: 0 below 2^-7, otherwise 1 + 256 (7 + log2 of the load).
 nlohmann::ordered_json to_json(const ExpertHistory& history);

@@ -37,10 +37,10 @@ void ExpertLoads::after_step(const StepResult& result, std::int64_t step) {
   const std::vector<double> counts = run_.engine->total_expert_counts();
   if (balances) run_.engine->balance_experts(counts);
   if (balances && run_.config.model.balance.counts_last_step()) run_.state.expert_counts = counts;
-  if (are_due(step)) record(counts);
+  if (are_due(step)) record(counts, run_.engine->total_dropped_choices());
 }
 
-void ExpertLoads::record(std::span<const double> counts) {
+void ExpertLoads::record(std::span<const double> counts, std::span<const double> dropped) {
   const ModelConfig& model = run_.config.model;
   const auto experts = static_cast<std::size_t>(model.experts->count);
   nlohmann::ordered_json line = {{"step", run_.record.step}};
@@ -56,6 +56,8 @@ void ExpertLoads::record(std::span<const double> counts) {
                               {"entropy", load.entropy},
                               {"idle", load.idle},
                               {"choices", of_layer}});
+    if (!dropped.empty())
+      line["layers"].back()["dropped"] = dropped[static_cast<std::size_t>(layer)];
     run_.record.expert_load = std::max(*run_.record.expert_load, load.most);
     run_.record.expert_entropy = std::min(*run_.record.expert_entropy, load.entropy);
     if (load.idle > most_idle) most_idle = load.idle, worst = layer;

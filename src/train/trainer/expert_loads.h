@@ -27,7 +27,7 @@ class ExpertLoads {
 
  private:
   bool are_due(std::int64_t step) const;
-  void record(std::span<const double> counts);
+  void record(std::span<const double> counts, std::span<const double> dropped);
   RunContext& run_;
   bool warned_ = false;  // of a layer with idle experts
 };
