@@ -30,10 +30,10 @@ std::string without_secret(std::string text, const std::string& secret) {
   return text;
 }
 
-class Checks {
+class ConfigChecks {
  public:
   // `prefix` is that of the keys of a stage, "stages[1].".
-  Checks(const YamlDocument& document, const std::string& prefix, const StageConfig& config)
+  ConfigChecks(const YamlDocument& document, const std::string& prefix, const StageConfig& config)
       : document_(document), prefix_(prefix), config_(config) {}
 
   void run() const {
@@ -517,7 +517,7 @@ class Checks {
 
 void check_run_config(const YamlDocument& document, const std::string& prefix,
                       const StageConfig& config) {
-  Checks(document, prefix, config).run();
+  ConfigChecks(document, prefix, config).run();
 }
 
 }  // namespace kintsugi
