@@ -49,8 +49,9 @@ int number_among(std::vector<int>& seen, int thing, const Same& same) {
 }  // namespace
 
 ModelLayers::ModelLayers(const ModelConfig& config)
-    : spec(model_spec(config)), first_trained(first_trained_layer(config)) {
-  std::vector<LayerSpec> unnamed = spec.layers;
+    : model(std::make_shared<const ModelSpec>(model_spec(config))),
+      first_trained(first_trained_layer(config)) {
+  std::vector<LayerSpec> unnamed = spec().layers;
   for (LayerSpec& layer : unnamed) layer.clear_names();
   const auto trained = trained_parts(config);
   const auto same = [&](int a, int b) {
@@ -61,8 +62,8 @@ ModelLayers::ModelLayers(const ModelConfig& config)
   for (int layer = 0; layer < static_cast<int>(unnamed.size()); ++layer)
     kinds.push_back(number_among(first, layer, same));
 
-  std::vector<decltype(saved_tensors(spec, 0))> tensors;
-  for (const int layer : first) tensors.push_back(saved_tensors(spec, layer));
+  std::vector<decltype(saved_tensors(spec(), 0))> tensors;
+  for (const int layer : first) tensors.push_back(saved_tensors(spec(), layer));
   std::vector<int> seen;
   for (int kind = 0; kind < static_cast<int>(first.size()); ++kind)
     saved.push_back(number_among(seen, kind, [&](int a, int b) {

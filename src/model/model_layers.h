@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "model/spec.h"
@@ -10,9 +11,11 @@ namespace kintsugi {
 struct ModelLayers {
   ModelLayers(const ModelConfig& config);  // implicit: a configuration says what its layers are
 
-  ModelSpec spec;
-  std::vector<int> kinds;  // of each layer
-  std::vector<int> first;  // the first layer of each kind
+  const ModelSpec& spec() const { return *model; }
+
+  std::shared_ptr<const ModelSpec> model;  // shared by copies: experts have thousands of names
+  std::vector<int> kinds;                  // of each layer
+  std::vector<int> first;                  // the first layer of each kind
   std::vector<int> saved;  // of each kind: equal numbers save the same tensors for the backward
   int first_trained;       // the layers before it have no backward; -1: nor has the embedding
 

@@ -107,7 +107,7 @@ class StageScratch {
   // built only to plan its memory.
   void prepare();
 
-  const ModelSpec& model() const { return layers_.spec; }
+  const ModelSpec& model() const { return layers_.spec(); }
   const ModelLayers& layers() const { return layers_; }
   const StageOptions& options() const { return options_; }
   const BatchSize& size() const { return size_; }  // of the largest micro-batch

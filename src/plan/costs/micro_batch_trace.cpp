@@ -55,7 +55,7 @@ class Tracer {
                             .experts = layout.expert_ranks()},
                            {}, trace_)),
         weights_(backend_),
-        set_(job.model, model.spec,
+        set_(job.model, model.spec(),
              {.tp = layout.tp,
               .sequence_parallel = layout.sequence_parallel,
               .experts = layout.expert_ranks(),
@@ -88,10 +88,10 @@ class Tracer {
       scratch.shared().allocate_block(arena, scratch.declaration(layer), recompute);
     });
     traced.kept = added(arena, [&] {
-      const LayerSpec& spec = model_.spec.layers[static_cast<std::size_t>(layer)];
+      const LayerSpec& spec = model_.spec().layers[static_cast<std::size_t>(layer)];
       scratch.shared().allocate_kept(arena, scratch.declaration(layer),
                                      static_cast<int>(spec.branches.size()),
-                                     model_.spec.hidden_size);
+                                     model_.spec().hidden_size);
     });
     const StageLayers chunk{
         .first_layer = layer, .last_layer = layer + 1, .embedding = false, .head = false};
@@ -239,7 +239,7 @@ MicroBatchTrace trace_micro_batch(const PlanJob& job, const ModelLayers& model,
   tracer.embedding_and_head(layout, traced);
   if (job.model.fp8.on())  // Engine's fp8 statistics
     traced.scratch[static_cast<std::size_t>(Region::Workspace)] +=
-        static_cast<std::int64_t>(fp8_sites(model.spec).size() * 3 * 4 * sizeof(float));
+        static_cast<std::int64_t>(fp8_sites(model.spec()).size() * 3 * 4 * sizeof(float));
   return traced;
 }
 

@@ -36,7 +36,7 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
                    .embedding = stage.embedding,
                    .head = stage.head};
   shard.layers = layers_of(model, stage);
-  const ParameterSet set(job.model, model.spec, shard);
+  const ParameterSet set(job.model, model.spec(), shard);
   Sharding sharding(
       backend, arena, set, groups,
       {.zero = layout.zero,
