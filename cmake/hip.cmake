@@ -39,9 +39,17 @@ function(kintsugi_hip_bitcode)
   set(KINTSUGI_HIP_BITCODE_USED ${folder} PARENT_SCOPE)
 endfunction()
 
+# Its linker lies beside it. Without it clang takes any lld of the PATH, and an older one knows no AMD GPUs.
+if(KINTSUGI_HIP_COMPILER)
+  get_filename_component(compiler ${KINTSUGI_HIP_COMPILER} REALPATH)
+  get_filename_component(folder ${compiler} DIRECTORY)
+endif()
+
 set(KINTSUGI_HIP_MISSING "")
 if(NOT KINTSUGI_HIP_COMPILER)
   set(KINTSUGI_HIP_MISSING "clang 19 or ROCm's (Debian: clang-19, clang-tools-19)")
+elseif(NOT EXISTS ${folder}/lld)
+  set(KINTSUGI_HIP_MISSING "the lld of ${KINTSUGI_HIP_COMPILER} (Debian: lld-19)")
 elseif(NOT KINTSUGI_HIP_INCLUDE_DIR)
   set(KINTSUGI_HIP_MISSING "hip/hip_runtime.h (Debian: libamdhip64-dev)")
 elseif(NOT KINTSUGI_HIP_BITCODE)
