@@ -248,16 +248,23 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_kernel(GroupedMatmul<T> p)
 }
 
 // ---- dw[expert] [+]= a^T b: blocks (tile of a matrix, expert)
-// Copies the slices of a tile, one after the other. Which rows the next slice has is read while the
-// one before is copied.
 template <class T, class C>
-struct GradientCopies {
-  __device__ GradientCopies(const GroupedGradient<T, C>& gradient, TileStart tile, int first,
-                            int rows)
-      : p(gradient), at(tile), begin(first), count(rows) {
-    find(0);
-  }
-  __device__ void operator()(int slice, Stage<T>& to) {
+__global__ void __launch_bounds__(kThreads, 1) gradient_kernel(GroupedGradient<T, C> p) {
+  Shared<T>& shared = Shared<T>::get();
+  const int expert = static_cast<int>(blockIdx.y);
+  const int begin = p.rows.offsets[expert], count = p.rows.offsets[expert + 1] - begin;
+  if (count == 0 && p.accumulate) return;
+  const TileStart at = tile_start<kRows, kColumns>(
+      static_cast<int>(blockIdx.x), (p.m + kRows - 1) / kRows, (p.n + kColumns - 1) / kColumns);
+  const CopyPlace own;
+  const auto copy = [&](int slice, Stage<T>& to) {
+    int sources[64 / kCopyRows];
+    const bool gathers = p.tokens_a || p.tokens_b;
+#pragma unroll
+    for (int q = 0; q < 64 / kCopyRows; ++q) {
+      const int row = slice * kSlice + own.row + q * kCopyRows;
+      sources[q] = row >= count ? -1 : gathers ? p.rows.source(begin + row, true) : 0;
+    }
     const auto row_of = [&](const T* x, int stride, bool tokens, int q) -> const T* {
       if (sources[q] < 0) return nullptr;
       const int row = begin + slice * kSlice + own.row + q * kCopyRows;
@@ -267,42 +274,13 @@ struct GradientCopies {
                [&](int q) { return row_of(p.a, p.a_stride, p.tokens_a, q); });
     copy_terms(to.b, p.b, at.column, p.n,
                [&](int q) { return row_of(p.b, p.b_stride, p.tokens_b, q); });
-    find(slice + 1);
-  }
-
- private:
-  __device__ void find(int slice) {
-#pragma unroll
-    for (int q = 0; q < kSources; ++q) {
-      const int row = slice * kSlice + own.row + q * kCopyRows;
-      const bool gathers = p.tokens_a || p.tokens_b;
-      sources[q] = row >= count ? -1 : gathers ? p.rows.source(begin + row, true) : 0;
-    }
-  }
-
-  static constexpr int kSources = kSlice / kCopyRows;
-  const GroupedGradient<T, C>& p;
-  TileStart at;
-  int begin, count;  // the expert's rows
-  CopyPlace own;
-  int sources[kSources];
-};
-
-template <class T, class C>
-__global__ void __launch_bounds__(kThreads, 1) gradient_kernel(GroupedGradient<T, C> p) {
-  Shared<T>& shared = Shared<T>::get();
-  const int expert = static_cast<int>(blockIdx.y);
-  const int begin = p.rows.offsets[expert], count = p.rows.offsets[expert + 1] - begin;
-  if (count == 0 && p.accumulate) return;
-  const TileStart at = tile_start<kRows, kColumns>(
-      static_cast<int>(blockIdx.x), (p.m + kRows - 1) / kRows, (p.n + kColumns - 1) / kColumns);
+  };
   Sums sums;
   if (count == 0) {
 #pragma unroll
     for (float& sum : sums) sum = 0;
   }
   const int slices = (count + kSlice - 1) / kSlice;
-  GradientCopies<T, C> copy(p, at, begin, count);
   begin_slices(shared, slices, copy);
   multiply_slices<T, true, true>(sums, shared, slices, copy);
   C* const dw =
