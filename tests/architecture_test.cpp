@@ -53,6 +53,7 @@ std::string folder_of(const std::string& path) { return path.substr(0, path.find
 // "backend/gpu" of "backend/gpu/matmul.h"; empty where the file belongs to no backend.
 std::string backend_of(const std::string& path) {
   static const std::regex backend("^((?:backend|comm)/[a-z]+)/.*");
+  if (path.starts_with("backend/checks/")) return "";  // of all backends
   std::smatch match;
   return std::regex_match(path, match, backend) ? match[1].str() : "";
 }
