@@ -159,7 +159,7 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
     if (layers > 1) config.experts->dense_layers = {1};
   }
   if (biased) {
-    config.experts->size = 12;
+    config.experts->size = 24;  // of the shared one, too: divides by every tp
     config.experts->shared = 1;
     config.experts->scale = 2.5;
     if (layers > 1) config.experts->dense_layers = {0};
