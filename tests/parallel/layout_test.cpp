@@ -53,7 +53,7 @@ TEST(FitLayout, DataRanksFillTheWorld) {
 ModelConfig mixture() {
   ModelConfig config = model();
   config.family = Family::Mixtral;
-  config.experts = ExpertsConfig{.count = 12, .chosen = 2, .size = 32};
+  config.experts = ExpertsConfig{.count = 12, .chosen = 2};
   config.complete_and_check();
   return config;
 }
