@@ -197,8 +197,8 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
   std::optional<StoredAdapter> adapter;
   if (!options_.adapter.empty()) adapter.emplace(options_.adapter, config_, directory);
   store_ = std::make_unique<ParameterStore>(set_, arena_, options_.precision, false);
-  work_ = std::make_unique<Work>(backend_, arena_, *store_, config_, ModelGroups{.tensor = &tensor_, .context = &alone_},
-                                 options_);
+  work_ = std::make_unique<Work>(backend_, arena_, *store_, config_,
+                                 ModelGroups{.tensor = &tensor_, .context = &alone_}, options_);
   allocate_caches();
   shape_.has_pages = has_pages_;
   if (options_.deterministic) {
