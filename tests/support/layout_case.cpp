@@ -79,12 +79,30 @@ bool has_effect(const LayoutCase& c) {
   return c[kRecompute] != 0 || is_simplest(kRecomputeEvery);
 }
 
-int kv_heads_of(const std::string& family, int heads) {
-  if (family == "qwen3") return 1;
-  return family == "llama-gqa" || family == "qwen2" || family == "olmo3" || family == "mixtral" ||
-                 family == "glm4_moe"
-             ? heads / 2
-             : heads;
+// What the rules ask of a family, read once: they are asked millions of times.
+struct FamilyRules {
+  bool experts = false;
+  int kv_heads = 0;    // the same for any number of heads
+  int kv_divisor = 1;  // of the number of heads
+};
+const FamilyRules& rules_of(int family) {
+  static const std::vector<FamilyRules> all = [] {
+    std::vector<FamilyRules> rules;
+    for (const std::string& name : tiny_models()) {
+      const bool half = name == "llama-gqa" || name == "qwen2" || name == "olmo3" ||
+                        name == "mixtral" || name == "glm4_moe";
+      rules.push_back({.experts = tiny_model(name, 1).experts.has_value(),
+                       .kv_heads = name == "qwen3" ? 1 : 0,
+                       .kv_divisor = half ? 2 : 1});
+    }
+    return rules;
+  }();
+  return all[at(family)];
+}
+
+int kv_heads_of(int family, int heads) {
+  const FamilyRules& rules = rules_of(family);
+  return rules.kv_heads > 0 ? rules.kv_heads : heads / rules.kv_divisor;
 }
 
 // Each rank has as many experts as another, and a copy of all of them is on whole shard groups or
@@ -93,16 +111,18 @@ bool may_spread_experts(const LayoutCase& c) {
   const auto known = [&](std::size_t factor) { return c[factor] != LayoutCase::kOpen; };
   if (c[kExperts] == 1 && c[kDispatch] == 1) return false;
   if (c[kCapacity] == 1 && c[kCp] > 1) return false;
-  if (c[kExperts] <= 1 && c[kCapacity] <= 0) return true;
-  if (known(kFamily) && !tiny_model(tiny_models()[at(c[kFamily])], 1).experts) return false;
-  if (c[kExperts] <= 1) return true;
-  if (known(kHeads) && known(kTp) && c[kHeads] % (c[kTp] * c[kExperts]) != 0) return false;
+  // What spreads over two data ranks is the least that an all-to-all needs.
+  const int experts = !known(kExperts) && c[kDispatch] == 1 ? 2 : c[kExperts];
+  if (experts <= 1 && c[kCapacity] <= 0) return true;
+  if (known(kFamily) && !rules_of(c[kFamily]).experts) return false;
+  if (experts <= 1) return true;
+  if (known(kHeads) && known(kTp) && c[kHeads] % (c[kTp] * experts) != 0) return false;
   if (!known(kCp) || !known(kDp)) return true;
   const int data = c[kCp] * c[kDp];
-  if (data % c[kExperts] != 0) return false;
+  if (data % experts != 0) return false;
   if (!known(kZero) || !known(kShardGroup)) return true;
   const int shard = c[kZero] == 0 ? 1 : c[kShardGroup] == 0 ? data : c[kShardGroup];
-  return shard % c[kExperts] == 0 || c[kExperts] % shard == 0;
+  return shard % experts == 0 || experts % shard == 0;
 }
 
 }  // namespace
@@ -248,7 +268,7 @@ bool may_become_valid(const LayoutCase& c, bool affordable) {
     return false;
   if (known({kTp, kHeads}) && c[kHeads] % c[kTp] != 0) return false;
   if (known({kTp, kHeads, kFamily})) {
-    const int kv = kv_heads_of(tiny_models()[at(c[kFamily])], c[kHeads]);
+    const int kv = kv_heads_of(c[kFamily], c[kHeads]);
     if (kv % c[kTp] != 0 && c[kTp] % kv != 0) return false;
   }
   if (c[kTp] == 1 && c[kSequenceParallel] == 1) return false;
