@@ -141,9 +141,11 @@ bench: packages
 # Compares the planner with published measurements: errors by source.
 ROWS ?= bench/published/layouts.csv
 MEMORY_ROWS ?= bench/published/memory.csv
-plan-accuracy: build
-	@$(BUILD)/kintsugi plan evaluate $(ROWS) --accuracy
-	@$(BUILD)/kintsugi plan evaluate $(MEMORY_ROWS) --accuracy
+plan-accuracy: packages
+	$(call configure,$(BUILD),$(CUDA_FLAG))
+	@cmake --build $(BUILD) -j $(JOBS) --target plan_accuracy
+	@$(BUILD)/plan_accuracy $(ROWS) --accuracy
+	@$(BUILD)/plan_accuracy $(MEMORY_ROWS) --accuracy
 
 # For a machine with a GPU and a CUDA toolkit. No packages are installed there: missing headers and libraries can be in SYSROOT,
 # a directory of unpacked Debian packages.

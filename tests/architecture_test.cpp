@@ -87,13 +87,13 @@ struct SourceFile {
   std::vector<std::string> lines;
 };
 
-std::vector<SourceFile> source_files() {
+std::vector<SourceFile> source_files(const fs::path& root = kSource) {
   std::vector<SourceFile> files;
-  for (const auto& entry : fs::recursive_directory_iterator(kSource)) {
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
     const std::string extension = entry.path().extension().string();
     if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh")
       continue;
-    files.push_back({fs::relative(entry.path(), kSource).generic_string(), {}});
+    files.push_back({fs::relative(entry.path(), root).generic_string(), {}});
     std::ifstream text(entry.path());
     for (std::string line; std::getline(text, line);) files.back().lines.push_back(line);
   }
@@ -123,6 +123,43 @@ TEST(Architecture, NoArrowPointsUp) {
           << "src/" << file.name << ": " << included << " is not a path below src/";
     }
   EXPECT_GT(seen, 100) << "the source was not found in " << kSource;
+}
+
+// Programs of tools/ stand on src/. The test above finds the opposite.
+TEST(Architecture, ToolsIncludeTheSourceAndThemselves) {
+  const fs::path tools = fs::path(source_directory()) / "tools";
+  int seen = 0;
+  for (const SourceFile& file : source_files(tools)) {
+    EXPECT_LE(file.lines.size(), 600u) << "tools/" << file.name << " is too long: split it";
+    for (const std::string& included : includes_of(file, '"')) {
+      ++seen;
+      const bool own = included.starts_with(folder_of(file.name) + "/");
+      EXPECT_TRUE(fs::exists((own ? tools : kSource) / included))
+          << "tools/" << file.name << " includes " << included;
+    }
+  }
+  EXPECT_GT(seen, 20);
+}
+
+// Models of other training programs are in tools/plan_accuracy. The configuration knows the names
+// of their keys, and data/ reads Megatron's files.
+TEST(Architecture, OtherProgramsStayOutOfTheSource) {
+  const auto named = [](std::string line, const std::vector<std::string>& programs) {
+    std::transform(line.begin(), line.end(), line.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return std::any_of(programs.begin(), programs.end(), [&](const std::string& program) {
+      return line.find(program) != std::string::npos;
+    });
+  };
+  for (const SourceFile& file : source_files()) {
+    if (file.name == "train/config/checks.h") continue;
+    std::vector<std::string> programs = {"nanotron", "torchtitan", "deepspeed", "llm-foundry",
+                                         "mosaicml"};
+    if (file.name.starts_with("plan/") || file.name.starts_with("cli/plan/"))
+      programs.emplace_back("megatron");
+    for (const std::string& line : file.lines)
+      EXPECT_FALSE(named(line, programs)) << "src/" << file.name << ": " << line;
+  }
 }
 
 // Two types of one name in a namespace link without a word, and one of them gets the other's

@@ -53,7 +53,6 @@ void add_model_diff(CLI::App& model);
 void add_model_inspect(CLI::App& model);
 void add_plan_schedule(CLI::App& plan);
 void add_plan_calculate(CLI::App& plan);
-void add_plan_evaluate(CLI::App& plan);
 void add_plan_tune(CLI::App& plan);
 void add_plan_machines(CLI::App& plan);
 

@@ -50,25 +50,26 @@ std::string remedy(const CLI::App& command, const std::string& near) {
   return near.empty() ? list : fmt::format("did you mean '{}'? {}", near, list);
 }
 
-// Options that became commands: the answer to an old spelling.
-struct MovedOption {
-  std::string_view option, now;
+// Options that became commands, and a command that left: the answer to an old spelling.
+struct MovedSpelling {
+  std::string_view old, now;
 };
-constexpr std::array kMovedOptions = {
-    MovedOption{"kintsugi plan --machines", "machines"},
-    MovedOption{"kintsugi plan --tune", "tune CONFIG"},
-    MovedOption{"kintsugi plan --evaluate", "evaluate FILE"},
-    MovedOption{"kintsugi plan --parameters", "calculate --parameters"},
-    MovedOption{"kintsugi plan --days", "calculate --days"},
-    MovedOption{"kintsugi plan --stages", "schedule --stages"},
-    MovedOption{"kintsugi plan --micro-batches", "schedule --micro-batches"},
+constexpr std::string_view kPlanAccuracy = "plan_accuracy, another program (make plan-accuracy)";
+constexpr std::array kMovedSpellings = {
+    MovedSpelling{"kintsugi plan --machines", "kintsugi plan machines"},
+    MovedSpelling{"kintsugi plan --tune", "kintsugi plan tune CONFIG"},
+    MovedSpelling{"kintsugi plan --evaluate", kPlanAccuracy},
+    MovedSpelling{"kintsugi plan evaluate", kPlanAccuracy},
+    MovedSpelling{"kintsugi plan --parameters", "kintsugi plan calculate --parameters"},
+    MovedSpelling{"kintsugi plan --days", "kintsugi plan calculate --days"},
+    MovedSpelling{"kintsugi plan --stages", "kintsugi plan schedule --stages"},
+    MovedSpelling{"kintsugi plan --micro-batches", "kintsugi plan schedule --micro-batches"},
 };
 
-std::string moved_option(const CLI::App& command, const std::string& word) {
-  const std::string option = full_name(command) + " " + word.substr(0, word.find('='));
-  for (const MovedOption& moved : kMovedOptions)
-    if (moved.option == option)
-      return fmt::format("{} is now {} {}", option, full_name(command), moved.now);
+std::string moved_spelling(const CLI::App& command, const std::string& word) {
+  const std::string old = full_name(command) + " " + word.substr(0, word.find('='));
+  for (const MovedSpelling& moved : kMovedSpellings)
+    if (moved.old == old) return fmt::format("{} is now {}", old, moved.now);
   return "";
 }
 
@@ -137,8 +138,8 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
     const auto inner = command->get_subcommands([](const CLI::App*) { return true; });
     if (inner.empty()) return "";
     const std::string word = argv[i];
+    if (const std::string moved = moved_spelling(*command, word); !moved.empty()) return moved;
     if (word.starts_with("-")) {
-      if (const std::string moved = moved_option(*command, word); !moved.empty()) return moved;
       const CLI::Option* option = command->get_option_no_throw(word);  // none with --option=value
       if (option != nullptr && option->get_items_expected_min() > 0) ++i;
       continue;

@@ -83,7 +83,7 @@ TEST_F(PlanCommand, Help) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("Examples:\n  kintsugi plan "), HasSubstr("zb-h1"),
                                  HasSubstr("calculate"), HasSubstr("machines")));
-  for (const char* command : {"schedule", "calculate", "evaluate", "tune", "machines"})
+  for (const char* command : {"schedule", "calculate", "tune", "machines"})
     EXPECT_THAT(run(std::string(command) + " --help").out,
                 HasSubstr(std::string("kintsugi plan ") + command));
 }
@@ -104,7 +104,6 @@ TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
 TEST_F(PlanCommand, CommandsTakeTheirOwnOptionsOnly) {
   for (const auto& [command, option] :
        {std::pair("machines", "--gpus"),
-        {"evaluate rows.csv", "--tp"},
         {"tune run.yaml --machine h200 --gpus 1", "--tokens"},
         {"tune run.yaml --machine h200 --gpus 1", "--json"},
         {"calculate --parameters 1B --tokens 1T --gpus 8", "--batch"},
@@ -124,7 +123,10 @@ TEST_F(PlanCommand, OldSpellingsGetTheNewOne) {
          "plan --tune is now kintsugi plan tune CONFIG\n"},
         {"--machine h200 --gpus 1 --tune=run.yaml",
          "plan --tune is now kintsugi plan tune CONFIG\n"},
-        {"--evaluate rows.csv --accuracy", "plan --evaluate is now kintsugi plan evaluate FILE\n"},
+        {"--evaluate rows.csv --accuracy",
+         "plan --evaluate is now plan_accuracy, another program (make plan-accuracy)\n"},
+        {"evaluate rows.csv --accuracy",
+         "plan evaluate is now plan_accuracy, another program (make plan-accuracy)\n"},
         {"--parameters 1B --tokens 1T --gpus 8",
          "plan --parameters is now kintsugi plan calculate --parameters\n"},
         {"--tokens 1T --days 3", "plan --days is now kintsugi plan calculate --days\n"},
@@ -149,8 +151,7 @@ TEST_F(PlanCommand, RefusesWhatNeedsAnother) {
 TEST_F(PlanCommand, PathsThatCannotBeWritten) {
   const std::string search = "--model gpt2-124m --machine h200 --gpus 1 ";
   for (const std::string& arguments :
-       {search + "--emit", search + "--explain 1 --svg", search + "--scaling strong --svg",
-        std::string("evaluate rows.csv --output")}) {
+       {search + "--emit", search + "--explain 1 --svg", search + "--scaling strong --svg"}) {
     EXPECT_THAT(mistake(arguments + " nowhere/x"), HasSubstr("there is no directory nowhere\n"));
     EXPECT_THAT(mistake(arguments + " ."), HasSubstr(" . is a directory: name a file\n"));
   }

@@ -191,9 +191,6 @@ TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
                                              "  memory_gb: 1\n  memory_gb_s: 1\n";
   EXPECT_THAT(mistake("--model llama-8b --machine slow.yaml --gpus 2"),
               HasSubstr("network.gb_s is missing"));
-  EXPECT_THAT(mistake("evaluate nowhere.csv"), HasSubstr("nowhere.csv"));
-  std::ofstream(directory_ / "odd.csv") << "layers\n1\n";
-  EXPECT_THAT(mistake("evaluate odd.csv"), HasSubstr("layouts.csv or memory.csv"));
 }
 
 // If a limit is the cause, the error names it and not the machine.
@@ -378,23 +375,6 @@ TEST_F(PlanSearchCommand, PrintsCo2ByGridAndByContract) {
   EXPECT_NEAR(one["tonnes_co2e"].get<double>(), one["facility_mwh"].get<double>() * 0.0792, 1e-9);
   EXPECT_THAT(run("calculate --parameters 7B --tokens 1T --gpus 64 --machine lumi-g --mfu 0.3").out,
               HasSubstr("0 kg market-based for the nodes with PUE"));
-}
-
-// Memory rows have their own columns, by which the file is recognized.
-TEST_F(PlanSearchCommand, EvaluatesMemory) {
-  std::ofstream(directory_ / "memory.csv")
-      << "dataset,num_layers,hidden_size,num_attention_heads,seq_length,tokenizer,"
-         "global_batch_size,bf16,fp8_format,gpus_total,mem_max_allocated_bytes\n"
-         "a,12,512,8,1024,gpt2-bpe,32,True,,8,1000000000\n"
-         "a,12,512,8,1024,gpt2-bpe,32,True,e4m3,8,1000000000\n";
-  const Outcome table = run("evaluate memory.csv --accuracy");
-  EXPECT_EQ(table.code, 0) << table.error;
-  EXPECT_THAT(table.out, AllOf(HasSubstr("a                                  2           1 |"),
-                               HasSubstr("     1  FP8\n")));
-  EXPECT_EQ(run("evaluate memory.csv --output out.csv").code, 0);
-  EXPECT_THAT(content_of("out.csv"),
-              AllOf(HasSubstr("mem_max_allocated_bytes,predicted_bytes,predicted_why\n"),
-                    HasSubstr(",FP8\n")));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "launch/child_session.h"
-#include "plan/foreign/csv.h"
+#include "plan/search/csv.h"
 #include "plan/search/point_search.h"
 #include "support/paths.h"
 #include "support/program_test.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "plan/costs/routing.h"
-#include "plan/foreign/measured_rows.h"
 #include "plan/search/search.h"
 
 namespace kintsugi {
@@ -145,37 +144,6 @@ TEST(ExpertSearch, TriesBothDispatchers) {
     visits |= layout.dispatch == Dispatch::AllToAll;
   });
   EXPECT_TRUE(gathers && visits);
-}
-
-constexpr const char* kExpertHeader =
-    "dataset,layers,hidden,heads,kv_heads,ffn,vocab,seq,mlp,hardware,gpus,TP,PP,MBS,GBS,precision,"
-    "EP,dispatch,preset,experts,chosen,imbalance,status,step_time_s\n";
-RowPrediction predicted_experts(const std::string& row) {
-  const CsvTable table(kExpertHeader + row, "rows.csv");
-  return predict(read_row(table, 0));
-}
-
-TEST(ExpertRows, HaveAnEp) {
-  const auto seconds = [](const std::string& end) {
-    const RowPrediction one =
-        predicted_experts("megatron,,,,,,,4096,,H100,16,1,1,1,1024,bf16," + end);
-    EXPECT_EQ(one.why, "");
-    return one.step_s;
-  };
-  const double even = seconds("16,all-to-all,qwen3-30b-a3b,,,1,measured,20\n");
-  EXPECT_LT(even, seconds("16,all-to-all,qwen3-30b-a3b,,,2,measured,20\n"));
-  // One row per visited node instead of one per choice.
-  EXPECT_GT(even, seconds("16,deep-ep,qwen3-30b-a3b,,,1,measured,20\n"));
-  const RowPrediction grok = predicted_experts(
-      "megatron,64,6144,48,8,32768,131072,8192,swiglu,H100,512,4,8,1,1024,bf16,8,all-to-all,,8,2,,"
-      "measured,16\n");
-  EXPECT_GT(grok.step_s, 5);
-  EXPECT_LT(grok.step_s, 40);
-  EXPECT_THAT(
-      predicted_experts("megatron,,,,,,,4096,,H100,16,1,1,1,1024,bf16,3,all-to-all,qwen3-30b-a3b,,,"
-                        "1,measured,20\n")
-          .why,
-      HasSubstr("EP 3"));
 }
 
 }  // namespace

@@ -1,34 +1,14 @@
-// Slow messages, collectives that overlap with matmuls, late data.
+// Messages of pipelines, collectives that overlap with matmuls, late data.
 #include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "plan/costs/costs.h"
 #include "plan/costs/footprint.h"
 #include "plan/costs/loading.h"
 #include "plan/costs/pipeline_time.h"
-#include "plan/foreign/foreign.h"
 #include "plan/search/planner.h"
 
 namespace kintsugi {
 namespace {
-
-// Hugging Face Ultra-Scale Playbook, runs with a pipeline in half of layouts.csv: the number of
-// runs, and of those that took at least half a second per micro-batch too long.
-TEST(Network, ChanceOfSlowMessages) {
-  const Machine machine = load_machine("h100-cloud");
-  struct Counted {
-    std::int64_t gpus;
-    double runs, slow;
-  };
-  for (const Counted& c :
-       {Counted{16, 24, 2}, {32, 47, 5}, {64, 84, 13}, {128, 95, 20}, {256, 63, 32}}) {
-    const double chance = stall_chance(machine, c.gpus);
-    const double spread = std::sqrt(chance * (1 - chance) / c.runs);
-    EXPECT_NEAR(chance, c.slow / c.runs, 2 * spread) << c.gpus;
-  }
-  EXPECT_EQ(stall_chance(load_machine("dgx-h100"), 512), 0);
-}
 
 // Stages that wait for every message they receive or send.
 TEST(Network, StopsOfAPipeline) {
@@ -44,27 +24,6 @@ TEST(Network, StopsOfAPipeline) {
     EXPECT_NEAR(pipeline_s(shape, first) - pipeline_s(shape, times), 6 * 5, 1e-9);
   }
   EXPECT_EQ(slowest_stage(times), 1u);
-}
-
-// If at least half of the runs have slow messages, the step time includes them.
-TEST(Network, SlowMessagesAreCountedWhereTheyAreUsual) {
-  Machine machine = load_machine("h100-cloud");
-  const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 256};
-  const Layout layout{.tp = 2, .pp = 4, .dp = 4, .sequence_parallel = true};
-  const auto evaluated = [&](double nodes) {
-    machine.network.stall_nodes = nodes;
-    return Planner(job, machine, software_of(System::Nanotron)).timing(layout);
-  };
-  const Evaluation never = evaluated(0), seldom = evaluated(100), often = evaluated(1);
-  EXPECT_EQ(never.slow_chance, 0);
-  EXPECT_LT(seldom.slow_chance, 0.5);
-  EXPECT_EQ(seldom.step_s, never.step_s);
-  EXPECT_GT(often.slow_chance, 0.5);
-  EXPECT_NEAR(often.step_s, never.step_s + often.slow_s, 1e-9);
-  EXPECT_EQ(often.slow_s, seldom.slow_s);
-  // 64 micro-batches with four messages each on a middle stage, plus fill and drain.
-  const double stall = 1e-3 * machine.network.stall_ms;
-  EXPECT_NEAR(often.slow_s, (64 * 4 + 2 * 3) * stall, 0.01 * often.slow_s);
 }
 
 TEST(Costs, CollectivesOverlapWithMatmuls) {

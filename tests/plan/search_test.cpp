@@ -8,7 +8,6 @@
 #include <set>
 
 #include "plan/costs/footprint.h"
-#include "plan/foreign/foreign_memory.h"
 #include "plan/search/no_layout.h"
 #include "plan/search/scaling.h"
 #include "support/errors.h"
@@ -194,43 +193,6 @@ TEST(Planner, ThisEngineOnAnH200) {
   }
 }
 
-// Fraction of the peak of a Frontier GPU with the layouts of the talk, with FLOPs including
-// recomputation: 96 B s L h² (1 + s / 6h + V / 16Lh).
-double frontier_tflops(const char* preset, int tp, int pp, int dp, std::int64_t batch) {
-  PlanJob job{.model = load_preset(preset), .length = 2048, .batch = batch};
-  job.precision = DType::F16;
-  Software software = software_of(System::MegatronDeepSpeed);
-  software.fused_attention = true;
-  Planner planner(job, load_machine("frontier"), software);
-  const Evaluation e =
-      planner.timing({.tp = tp, .pp = pp, .dp = dp, .zero = 1, .recompute = Recompute::Full});
-  const ModelConfig& m = job.model;
-  const double h = static_cast<double>(m.hidden_size), layers = static_cast<double>(m.layers),
-               vocabulary = static_cast<double>(m.vocab_size), s = 2048;
-  const double flops = 96 * static_cast<double>(batch) * s * layers * h * h *
-                       (1 + s / (6 * h) + vocabulary / (16 * layers * h));
-  return flops / e.step_s / e.layout.ranks() / 1e12;
-}
-
-// Seed 001 and arXiv 2312.12705: 36.14 % and 31.96 % of 191.5 TFLOP/s; weak scaling 100 %.
-TEST(Seeds, FrontierShareOfPeak) {
-  const auto tflops = frontier_tflops;
-  EXPECT_NEAR(tflops("gpt-175b", 4, 16, 1, 640) / 69.2, 1, 0.10);
-  EXPECT_NEAR(tflops("gpt-1t", 8, 64, 1, 1600) / 61.2, 1, 0.10);
-  EXPECT_NEAR(tflops("gpt-175b", 4, 16, 16, 10240) / tflops("gpt-175b", 4, 16, 1, 640), 1, 0.02);
-  EXPECT_NEAR(tflops("gpt-1t", 8, 64, 6, 9600) / tflops("gpt-1t", 8, 64, 1, 1600), 1, 0.02);
-}
-
-// Seed 001: batches of 8000 and 8016 sequences on 1,024 and 3,072 GPUs, 89.93 % and 87.05 % of
-// the rate of a single replica.
-TEST(Seeds, FrontierStrongScaling) {
-  EXPECT_NEAR(
-      frontier_tflops("gpt-175b", 4, 16, 16, 8000) / frontier_tflops("gpt-175b", 4, 16, 1, 8000),
-      0.8993, 0.02);
-  EXPECT_NEAR(frontier_tflops("gpt-1t", 8, 64, 6, 8016) / frontier_tflops("gpt-1t", 8, 64, 1, 8016),
-              0.8705, 0.02);
-}
-
 // Seed 001: tensor parallelism stays inside the node.
 TEST(Seeds, FrontierChoosesTensorParallelismInTheNode) {
   struct Run {
@@ -298,28 +260,6 @@ TEST(Seeds, GptNl) {
   EXPECT_THAT(with_days(INFINITY), testing::HasSubstr("is not a valid number"));
   EXPECT_THAT(user_error_of([] { solve({.parameters = 1e9, .peak_flops = 1e12, .mfu = 0.4}); }),
               testing::HasSubstr("give exactly three"));
-}
-
-// Seed 003: parameters, gradients and optimizer shard (ZeRO 1, 32 GPUs) of 13B are 56 GB; 14 GB per
-// GPU with four model-parallel ranks. fp16 weights and gradients.
-TEST(Seeds, OpenGptX) {
-  ModelConfig model;
-  model.family = Family::Gpt2;
-  model.vocab_size = 50257;
-  model.hidden_size = 5120;
-  model.layers = 40;
-  model.heads = 40;
-  model.max_positions = 2048;
-  model.complete_and_check();
-  const PlanJob job{.model = model, .length = 2048, .batch = 32};
-  const auto states = [&](int tp, int pp) {
-    return foreign_memory(System::MegatronCore, job, {.tp = tp, .pp = pp, .dp = 32, .zero = 1},
-                          {.gradient_bytes = 2})[0]
-        .states;
-  };
-  EXPECT_NEAR(states(1, 1) / 1e9, 56, 0.5);
-  EXPECT_NEAR(states(4, 1) / 1e9, 14, 0.2);
-  EXPECT_NEAR(states(2, 2) / 1e9, 14, 0.5);  // the first stage has the embedding
 }
 
 // Seed 001: parameters, gradients and optimizer of 22B, 175B and 1T, 6 + 4 + 8 bytes each.

@@ -20,10 +20,10 @@
 #include "launch/topology.h"
 #include "model/adapter/stored_adapter.h"
 #include "model/files/fingerprint.h"
-#include "plan/foreign/measured_rows.h"
-#include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
 #include "plan/search/trial_log.h"
+#include "plan_accuracy/measured_rows.h"
+#include "plan_accuracy/memory_rows.h"
 #include "report/profile/profile_file.h"
 #include "report/profile/profile_output.h"
 #include "report/run_report.h"
@@ -254,12 +254,12 @@ FileParser checksums() {
 
 FileParser measured_rows() {
   const std::string rows =
-      "dataset,layers,hidden,heads,ffn,vocab,seq,hardware,gpus,TP,PP,CP,VPP,DP,MBS,GBS,zero,"
-      "recompute,precision,step_time_s,kv_heads,mlp,tied_embeddings,note,status,mem_kind\n"
-      "a,48,8192,64,32768,51200,2048,A100-80 Selene,512,8,2,,1,32,4,1536,0,full,fp16,14.4,64,gelu,"
-      "1,,measured,\n"
-      "b,32,4096,32,14336,128256,8192,H100,64,1,1,2,1,32,1,1024,,,bf16,12.33,8,swiglu,0,\"a, "
-      "\"\"b\"\"\",measured,\n";
+      "dataset,layers,hidden,heads,ffn,vocab,seq,machine,gpus,TP,PP,CP,VPP,DP,MBS,GBS,zero,"
+      "recompute,precision,step_time_s,kv_heads,mlp,tied_embeddings,program,status,note\n"
+      "a,48,8192,64,32768,51200,2048,dgx-a100,512,8,2,,1,32,4,1536,0,full,fp16,14.4,64,gelu,"
+      "1,megatron-2021,measured,\n"
+      "b,32,4096,32,14336,128256,8192,dgx-h100,64,1,1,2,1,32,1,1024,,,bf16,12.33,8,swiglu,0,"
+      "megatron-core,measured,\"a, \"\"b\"\"\"\n";
   return {.name = "measured-rows",
           .samples = {{{"rows.csv", rows}}},
           .damaged = {},

@@ -188,11 +188,6 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
           line("exposed communication, dp", e.data_s) +
           line("exposed communication, pp", e.message_s) + line("optimizer", e.optimizer_s) +
           line("data loading, logging", e.other_s) + line("total", e.step_s);
-  if (e.slow_chance >= 0.01)
-    text += fmt::format(
-        "{:.0f} % of runs on this network have slow messages, which cost {:.4f} s per step "
-        "({}included above).\n",
-        100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
   text += fmt::format("\n{:.1f} tokens/s/GPU{}, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
                       planner.job().model.fp8.on()
                           ? fmt::format(" in fp8 {}", fp8_yaml(planner.job().model.fp8))
@@ -247,8 +242,6 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
           {"data_wait_s", e.data_s},
           {"message_wait_s", e.message_s},
           {"optimizer_s", e.optimizer_s},
-          {"slow_chance", e.slow_chance},
-          {"slow_s", e.slow_s},
           {"gpu_energy_j", e.gpu_joule},
           {"node_energy_j", machine.node.host_w < 0 ? nlohmann::ordered_json(nullptr)
                                                     : nlohmann::ordered_json(e.node_joule)}};

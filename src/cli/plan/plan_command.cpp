@@ -88,7 +88,7 @@ void add_result_options(CLI::App& command, PlanSearchOptions& search) {
 
 void add_plan_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "plan", "Find the best layout of a model on a machine; draw schedules, tune and evaluate");
+      "plan", "Find the best layout of a model on a machine; draw schedules, tune");
   const auto search = std::make_shared<PlanSearchOptions>();
   add_job_options(*command, *search);
   add_result_options(*command, *search);
@@ -103,7 +103,6 @@ void add_plan_command(CLI::App& app) {
   command->require_subcommand(0, 1);
   add_plan_schedule(*command);
   add_plan_calculate(*command);
-  add_plan_evaluate(*command);
   add_plan_tune(*command);
   add_plan_machines(*command);
   command->callback([search, command] {

@@ -78,10 +78,4 @@ double collective_s(const GroupLinks& links, Collective collective, double bytes
   failure("no such collective");
 }
 
-double stall_chance(const Machine& machine, std::int64_t gpus) {
-  if (machine.network.stall_nodes <= 0) return 0;
-  const double nodes = static_cast<double>(gpus) / static_cast<double>(machine.node.gpus);
-  return 1 - std::exp(-nodes / machine.network.stall_nodes);
-}
-
 }  // namespace kintsugi

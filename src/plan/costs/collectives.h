@@ -26,7 +26,4 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group);
 // Seconds of one collective. `bytes` is the size of the full tensor; the faster of ring and tree.
 double collective_s(const GroupLinks& links, Collective collective, double bytes);
 
-// The probability that a job on this many GPUs has slow messages (NetworkSpec::stall_nodes).
-double stall_chance(const Machine& machine, std::int64_t gpus);
-
 }  // namespace kintsugi

@@ -60,9 +60,6 @@ void describe(V& v, NetworkSpec& c) {
   v("latency_us", c.latency_us, between(0, 1e6));
   v("crowded_nodes", c.crowded_nodes, kRate);
   v("crowding", c.crowding, between(0, 2));
-  v("stall_nodes", c.stall_nodes, kRate);
-  v("stall_ms", c.stall_ms, between(0, 1e6));
-  v("first_message_ms", c.first_message_ms, between(0, 1e6));
 }
 
 template <class V>

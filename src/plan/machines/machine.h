@@ -62,11 +62,6 @@ struct NetworkSpec {
   // no congestion.
   double crowded_nodes = 0;
   double crowding = 1;
-  // A job on n nodes has slow messages with probability 1 - exp(-n / stall_nodes); 0: never. Each
-  // message between pipeline stages then takes stall_ms longer.
-  double stall_nodes = 0;
-  double stall_ms = 0;
-  double first_message_ms = 0;  // extra time once per step, between two stages, each direction
 };
 
 struct Machine {

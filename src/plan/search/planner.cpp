@@ -247,16 +247,17 @@ Evaluation Planner::evaluate(const Layout& l) {
 double Planner::message_s(const Layout& l, const MicroBatchCost& p) const {
   if (l.pp == 1) return 0;
   const bool split = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1;
-  return software_.communication *
-         collective_s(links(l, GroupKind::Pp), Collective::Send,
-                      static_cast<double>(p.trace.boundary) / (split ? l.tp : 1));
+  const double more_s = l.ranks() > machine_.node.gpus ? 1e-3 * software_.message_ms : 0;
+  return more_s + software_.communication *
+                      collective_s(links(l, GroupKind::Pp), Collective::Send,
+                                   static_cast<double>(p.trace.boundary) / (split ? l.tp : 1));
 }
 
 StageTimes Planner::stage_times(const Layout& l, const std::vector<StageCost>& costs,
                                 double message) const {
   StageTimes times{.message = message};
   if (l.pp > 1 && l.ranks() > machine_.node.gpus)
-    times.first_message = 1e-3 * machine_.network.first_message_ms;
+    times.first_message = 1e-3 * software_.first_message_ms;
   for (const StageCost& c : costs) {
     times.forward.push_back(c.forward.total_s);
     times.backward.push_back(c.backward.total_s);
@@ -273,21 +274,11 @@ Evaluation Planner::timing(const Layout& l) {
   const double m = static_cast<double>(micro_batches_per_step(l, job_.batch));
   std::vector<StageCost> costs;
   for (int stage = 0; stage < l.pp; ++stage) costs.push_back(stage_cost(l, p, stage));
-  const double message = message_s(l, p), stall = 1e-3 * machine_.network.stall_ms;
+  const double message = message_s(l, p);
   const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
   StageTimes times = stage_times(l, costs, message);
   times.weight_share = p.weight_share;
-  double pipeline_time = pipeline_s(shape, times);
-  if (l.pp > 1 && l.ranks() > machine_.node.gpus) e.slow_chance = stall_chance(machine_, l.ranks());
-  if (e.slow_chance > 0) {
-    StageTimes slow = stage_times(l, costs, message + stall);
-    slow.weight_share = times.weight_share;
-    e.slow_s = pipeline_s(shape, slow) - pipeline_time;
-    if (e.slow_chance >= 0.5) {  // predict the median run
-      times = slow;
-      pipeline_time += e.slow_s;
-    }
-  }
+  const double pipeline_time = pipeline_s(shape, times);
   const std::size_t at = slowest_stage(times);
   const double slowest = times.forward[at] + times.backward[at] + times.stops[at];
   const StageCost& c = costs[at];

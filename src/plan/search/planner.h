@@ -28,8 +28,6 @@ struct Evaluation {
   double message_s = 0;    // exposed pp communication
   double optimizer_s = 0;  // with fp8: and the quantization of the weights
   double other_s = 0;      // logging, late data
-  double slow_chance = 0;  // probability that the run has slow messages (stall_nodes)
-  double slow_s = 0;       // their cost; included in step_s if the probability is at least 0.5
   double tokens_per_s_per_gpu = 0;
   double mfu_causal = 0, mfu_full = 0;
   // Per step, of all GPUs and nodes. If the machine's host_w is unknown, both are equal.

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
-#include "plan/foreign/csv.h"
+#include "plan/search/csv.h"
 
 namespace kintsugi {
 namespace {

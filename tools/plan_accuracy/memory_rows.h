@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/foreign/csv.h"
+#include "plan/search/csv.h"
 
 namespace kintsugi {
 

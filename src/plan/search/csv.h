@@ -35,7 +35,6 @@ class CsvTable {
   std::vector<int> lines_;
 };
 
-bool has(const std::string& text, const char* part);          // whether the text contains the part
 std::string csv_line(const std::vector<std::string>& cells);  // quoted where needed, with newline
 
 }  // namespace kintsugi

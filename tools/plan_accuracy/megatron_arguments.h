@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "plan/costs/block_bytes.h"
-#include "plan/foreign/csv.h"
+#include "plan/search/csv.h"
+#include "plan_accuracy/block_bytes.h"
 
 namespace kintsugi {
 

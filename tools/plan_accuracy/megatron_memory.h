@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan/foreign/megatron_arguments.h"
+#include "plan_accuracy/megatron_arguments.h"
 
 namespace kintsugi {
 

@@ -1,13 +1,13 @@
 // Peaks that Megatron's own tests recorded (NVIDIA/Megatron-LM, tests/functional_tests/test_cases,
 // golden values at d98e8a6), predicted from their arguments.
-#include "plan/foreign/memory_rows.h"
+#include "plan_accuracy/memory_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "plan/foreign/megatron_memory.h"
+#include "plan_accuracy/megatron_memory.h"
 #include "support/errors.h"
 
 namespace kintsugi {

@@ -1,4 +1,4 @@
-#include "plan/foreign/memory_rows.h"
+#include "plan_accuracy/memory_rows.h"
 
 #include <fmt/format.h>
 
@@ -8,14 +8,14 @@
 
 #include "core/error.h"
 #include "core/statistics.h"
-#include "plan/foreign/foreign_memory.h"
-#include "plan/foreign/megatron_memory.h"
+#include "plan_accuracy/megatron_memory.h"
+#include "plan_accuracy/program_memory.h"
 
 namespace kintsugi {
 namespace {
 
 // Rows with a pipeline stage, or with separate states and activations, are GPT models of programs
-// that plan/foreign_memory models.
+// that program_memory models.
 MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool separate_states) {
   const auto whole = [&](const char* column, double otherwise) {
     return static_cast<std::int64_t>(table.quantity(row, column, otherwise));
@@ -58,13 +58,12 @@ MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool separa
   if (!recompute.empty())
     l.recompute = recompute == "full" ? Recompute::Full : Recompute::Selective;
   job.precision = table.at(row, "fp16").empty() ? DType::BF16 : DType::F16;
-  const System system = has(table.at(row, "use_distributed_optimizer"), "DeepSpeed")
-                            ? System::MegatronDeepSpeed
-                            : System::Megatron2021;
+  const Program program = program_of_row(table, row);
   // The published figure counts fp32 gradients; Megatron-DeepSpeed has fp16 gradients.
-  const ForeignRun run{.gradient_bytes = separate_states ? 4.0 : 2.0};
-  const std::vector<ForeignMemory> stages = foreign_memory(system, job, l, run);
-  const ForeignMemory& memory = stages[static_cast<std::size_t>(stage)];
+  const MemoryRun run{.fused_attention = program.software.fused_attention,
+                      .gradient_bytes = separate_states ? 4.0 : 2.0};
+  const std::vector<ProgramMemory> stages = program_memory(program.memory, job, l, run);
+  const ProgramMemory& memory = stages[static_cast<std::size_t>(stage)];
   p.peak = memory.total();
   p.activations = memory.activations;
   // The published states are those of layers only, as in the middle of a pipeline.
@@ -106,6 +105,9 @@ bool is_memory_table(const CsvTable& table) {
 MemoryPrediction predict_memory(const CsvTable& table, std::size_t row) {
   const bool separate = table.number(row, "params_optimizer_bytes") > 0;
   if (separate || !table.at(row, "pp_stage").empty()) return predict_gpt(table, row, separate);
+  if (table.has("program") && program_of_row(table, row).memory != MemoryForms::Megatron)
+    user_error("{} line {}: the columns are Megatron's arguments, but program is {}",
+               table.source(), table.line(row), table.at(row, "program"));
   const MegatronRun run = read_megatron_run(table, row);
   if (!run.problem.empty()) return {.why = run.problem};
   const MegatronMemory memory = megatron_memory(run);

@@ -1,4 +1,4 @@
-// The output of kintsugi plan evaluate: the CSV file and the table of errors.
+// The output for layouts: the CSV file and the table of errors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/statistics.h"
-#include "plan/foreign/measured_rows.h"
+#include "plan_accuracy/measured_rows.h"
 
 namespace kintsugi {
 
@@ -26,9 +26,8 @@ std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction
     cells.push_back(p.memory_gb > 0 ? fmt::format("{:.4g}", p.memory_gb) : "");
     cells.push_back(known || p.impossible ? (p.fits ? "1" : "0") : "");
     cells.push_back(p.why);
-    const Evaluation& e = p.evaluation;
-    cells.push_back(e.slow_chance > 0 ? fmt::format("{:.3f}", e.slow_chance) : "");
-    cells.push_back(e.slow_chance > 0 ? fmt::format("{:.4g}", e.slow_s) : "");
+    cells.push_back(p.slow_chance > 0 ? fmt::format("{:.3f}", p.slow_chance) : "");
+    cells.push_back(p.slow_chance > 0 ? fmt::format("{:.4g}", p.slow_s) : "");
     text += csv_line(cells);
   }
   return text;
@@ -61,22 +60,13 @@ struct Group {
   std::map<std::string, Choice> choices = {};
 };
 
-std::string key_of(const CsvTable& table, std::size_t i, bool with_layout) {
+// Rows of one job: what remains if the layout changes.
+std::string job_of(const CsvTable& table, std::size_t i) {
   std::string key;
   for (const char* column :
        {"dataset", "model", "layers", "hidden", "seq", "gpus", "GBS", "hardware"})
     key += table.at(i, column) + "|";
-  if (with_layout)
-    for (const char* column : {"TP", "PP", "CP", "VPP", "MBS", "zero", "precision"})
-      key += table.at(i, column) + "|";
   return key;
-}
-
-// FNV-1a: easy to reproduce in other programs.
-std::uint64_t fingerprint(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash >> 32;
 }
 
 void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group& g) {
@@ -95,17 +85,14 @@ void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group
   g.alarms += !p.fits;
   if (p.step_s == 0) return;
   const std::string& kind = table.at(i, "mem_kind");
-  // nanotron prints bytes / 2^30 as GB.
-  const bool binary = kind.find("GiB") != std::string::npos || kind.find("nvidia-smi") == 0 ||
-                      table.at(i, "dataset") == "ultrascale";
+  const bool binary = kind.find("GiB") != std::string::npos || kind.starts_with("nvidia-smi");
   const double memory = table.number(i, "mem_GB_per_gpu") * (binary ? 1.073741824 : 1);
   if (memory > 0) g.memory.add(p.memory_gb, memory);
   const double measured = table.number(i, "step_time_s");
   if (!(measured > 0)) return;
-  // All rows of one layout are in the same half.
-  const bool held_out = fingerprint(key_of(table, i, true)) % 2 == 1;
-  (held_out ? g.held_out : g.used).add(p.step_s, measured);
-  Choice& choice = g.choices[key_of(table, i, false)];
+  const bool used = table.at(i, "fitted") == "1";
+  (used ? g.used : g.held_out).add(p.step_s, measured);
+  Choice& choice = g.choices[job_of(table, i)];
   ++choice.rows;
   choice.best = std::min(choice.best, measured);
   if (p.fits && p.step_s < choice.predicted) {

@@ -1,9 +1,11 @@
-#include "plan/foreign/measured_rows.h"
+#include "plan_accuracy/measured_rows.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <string_view>
 
 #include "core/error.h"
 #include "plan/costs/routing.h"
@@ -11,54 +13,20 @@
 namespace kintsugi {
 namespace {
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-struct RowText {
-  std::string dataset, hardware, source, note, recompute, precision;
-};
-
-System system_of(const RowText& t, double zero, double tp) {
-  if (has(t.dataset, "ultrascale") || has(t.source, "nanotron")) return System::Nanotron;
-  if (has(t.dataset, "torchtitan") || has(t.source, "torchtitan")) return System::Torchtitan;
-  if (has(t.dataset, "automodel")) return System::MegatronCore;  // the same kernels
-  if (has(t.dataset, "mosaic") || has(t.source, "llm-foundry")) return System::Fsdp;
-  // DeepSpeed's ZeRO 3 of 2021 had no tensor parallelism; with it the row is FSDP.
-  if (zero == 3 && !has(t.hardware, "mi250"))
-    return has(t.hardware, "a100") && has(t.precision, "fp16") && tp <= 1 ? System::DeepSpeedZero3
-                                                                          : System::Fsdp;
-  if (has(t.dataset, "bigscience") || has(t.dataset, "frontier") || has(t.hardware, "mi250") ||
-      has(t.source, "deepspeed") || has(t.source, "neox"))
-    return has(t.hardware, "a100") ? System::MegatronDeepSpeed2021 : System::MegatronDeepSpeed;
-  const bool old = has(t.precision, "fp16") && has(t.hardware, "a100") && !has(t.note, "flash");
-  const bool newer =
-      has(t.recompute, "selective") || has(t.source, "2205.05198") || has(t.dataset, "korthikanti");
-  if (old && newer) return System::Megatron2022;
-  return old ? System::Megatron2021 : System::MegatronCore;
+// The word of a column, one of these; UserError otherwise.
+std::string word_of(const CsvTable& table, std::size_t row, const char* column,
+                    std::span<const std::string_view> words) {
+  const std::string& word = table.at(row, column);
+  if (std::find(words.begin(), words.end(), word) == words.end())
+    user_error("{} line {}: {} is '{}': it must be {}, or empty", table.source(), table.line(row),
+               column, word, joined(words.subspan(1)));
+  return word;
 }
 
-std::string machine_of(const RowText& t, System system) {
-  const std::string& h = t.hardware;
-  if (has(h, "lumi")) return "lumi-g";
-  if (has(h, "mi250") || has(h, "frontier")) return "frontier";
-  if (has(h, "jean zay")) return "jean-zay";
-  if (has(h, "juwels")) return "juwels-booster";
-  if (has(h, "snellius")) return has(h, "a100") ? "snellius-a100" : "snellius-h100";
-  if (has(h, "leonardo")) return "leonardo";
-  if (has(h, "perlmutter")) return "perlmutter";
-  if (has(h, "alps")) return "alps";
-  if (has(h, "gh200") || has(h, "jupiter")) return "jupiter";
-  if (has(h, "mi300")) return "mi300x";
-  if (has(h, "b200")) return "dgx-b200";
-  if (has(h, "h200")) return "dgx-h200";
-  if (has(h, "grand teton") || has(h, "500w")) return "grand-teton-h100";
-  if (has(h, "h800")) return "dgx-h100";
-  if (has(h, "h100")) return system == System::Nanotron ? "h100-cloud" : "dgx-h100";
-  if (has(h, "a100")) return "dgx-a100";
-  return "";
-}
+constexpr std::string_view kRecompute[] = {"",          "none",         "full",
+                                           "selective", "selective+sp", "selective-layers"};
+constexpr std::string_view kPrecision[] = {"", "bf16", "fp16", "fp8"};
+constexpr std::string_view kDispatch[] = {"", "all-gather", "all-to-all", "deep-ep", "hybrid-ep"};
 
 void fill_model(const CsvTable& table, std::size_t row, ModelConfig& c) {
   const auto whole = [&](const char* column, std::int64_t otherwise) {
@@ -86,34 +54,14 @@ void fill_model(const CsvTable& table, std::size_t row, ModelConfig& c) {
   c.complete_and_check();
 }
 
-void read_recompute(const RowText& t, System system, Layout& l) {
-  const bool titan = system == System::Torchtitan;
-  if (has(t.recompute, "full")) {
+void read_recompute(const std::string& recompute, const Program& program, Layout& l) {
+  if (recompute == "full") {
     l.recompute = Recompute::Full;
-  } else if (has(t.recompute, "selective") || has(t.recompute, "sac")) {
-    // In torchtitan every second layer or every second matmul, in Megatron attention.
-    l.recompute = titan ? Recompute::Full : Recompute::Selective;
-    if (titan) l.recompute_every = 2;
+  } else if (recompute.starts_with("selective")) {
+    const bool second = program.selective == SelectiveKind::EverySecond;
+    l.recompute = second ? Recompute::Full : Recompute::Selective;
+    if (second) l.recompute_every = 2;
   }
-}
-
-// Options of torch programs. Their matmuls and fused attention were tuned for the A100; on later
-// GPUs they are slower than NVIDIA's own.
-void read_options(const RowText& t, System system, Software& software) {
-  const bool newer = has(t.hardware, "h100") || has(t.hardware, "h200");
-  if (system == System::Fsdp && newer) {
-    software.matmul_speed = 0.75;
-    software.attention_speed = 0.6;
-  }
-  if (system != System::Torchtitan) return;
-  if (newer) {
-    software.matmul_speed = 0.9;
-    software.attention_speed = 0.6;
-  }
-  if (has(t.note, "compile")) software.elementwise = 1.6;
-  if (has(t.note, "async tp")) software.hides_tensor = 0.4;
-  // Row-wise scales are applied outside the tensor cores.
-  if (has(t.note, "rowwise")) software.matmul_speed *= 0.5;
 }
 
 // What the all-to-all of another program sends, relative to one row per visited rank: a row per
@@ -121,15 +69,15 @@ void read_options(const RowText& t, System system, Software& software) {
 double all_to_all_bytes(const std::string& dispatch, const ExpertsConfig& experts, const Layout& l,
                         const Machine& machine) {
   const double own = static_cast<double>(experts.count) / l.ep, rank = visit_chance(experts, own);
-  if (!has(dispatch, "ep")) return static_cast<double>(experts.chosen) / l.ep / rank;
+  if (dispatch != "deep-ep" && dispatch != "hybrid-ep")
+    return static_cast<double>(experts.chosen) / l.ep / rank;
   const double on_node = std::max<double>(1, static_cast<double>(machine.node.gpus) / l.tp);
   if (l.expert_ranks() <= on_node) return 1;
   const double ranks = on_node * l.tp;  // of a node; each tensor rank sends its part of the tokens
   return visit_chance(experts, ranks * own) / (ranks * rank);
 }
 
-void read_experts(const std::string& dispatch, double ep, const RowText& t, MeasuredRow& r,
-                  Layout& l) {
+void read_experts(const std::string& dispatch, double ep, MeasuredRow& r, Layout& l) {
   if (ep <= l.tp) return;  // all are on the tensor ranks of a token
   l.ep = static_cast<int>(ep);
   const auto& experts = r.job.model.experts;
@@ -142,19 +90,25 @@ void read_experts(const std::string& dispatch, double ep, const RowText& t, Meas
   }
   if (dispatch == "all-gather") return;
   l.dispatch = Dispatch::AllToAll;
-  r.software.all_to_all = all_to_all_bytes(dispatch, *experts, l, r.machine);
-  if (has(t.note, "dualpipe")) r.software.hides_experts = 1;  // arXiv 2412.19437, section 3.2.1
-  // Of Qwen3-30B's on 16 H100, Megatron hid 37 % (Megatron-Bridge, perf-moe-comm-overlap).
-  if (has(t.note, "expert overlap")) r.software.hides_experts = 0.37;
+  r.program.software.all_to_all = all_to_all_bytes(dispatch, *experts, l, r.machine);
+}
+
+Machine machine_of(const CsvTable& table, std::size_t row) {
+  const std::string& name = table.at(row, "machine");
+  if (name.empty())
+    user_error("{} line {}: no machine: fill in the column, or give --machine", table.source(),
+               table.line(row));
+  try {
+    return load_measured_machine(name);
+  } catch (const UserError& error) {
+    user_error("{} line {}: {}", table.source(), table.line(row), error.what());
+  }
 }
 
 }  // namespace
 
 MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional<Machine>& given) {
   MeasuredRow r;
-  const RowText t{lower(table.at(row, "dataset")),   lower(table.at(row, "hardware")),
-                  lower(table.at(row, "source")),    lower(table.at(row, "note")),
-                  lower(table.at(row, "recompute")), lower(table.at(row, "precision"))};
   const auto number = [&](const char* column, double otherwise) {  // all are counts
     const double value = table.quantity(row, column, otherwise);
     if (value != std::floor(value))
@@ -162,35 +116,23 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
                  column, value);
     return value;
   };
+  const std::string recompute = word_of(table, row, "recompute", kRecompute),
+                    precision = word_of(table, row, "precision", kPrecision),
+                    dispatch = word_of(table, row, "dispatch", kDispatch);
   const double zero = number("zero", 1);
   if (zero != 0 && zero != 1 && zero != 2 && zero != 3)
     user_error("{} line {}: zero is {}: it must be 0, 1, 2 or 3", table.source(), table.line(row),
                zero);
-  const System system = r.system = system_of(t, zero, number("TP", 1));
-  r.with_device = has(lower(table.at(row, "mem_kind")), "nvidia-smi");
-  r.software = software_of(system);
-  if (has(t.note, "flash")) r.software.fused_attention = true;
-  read_options(t, system, r.software);
-  const std::string name = machine_of(t, system);
-  if (!given && name.empty()) {
-    r.problem = fmt::format("unknown hardware '{}': give --machine", table.at(row, "hardware"));
-    return r;
-  }
-  r.machine = given ? *given : load_machine(name);
-  if (!given && name == "dgx-a100" && has(t.hardware, "40")) {
-    r.machine.gpu.memory_gb = 42.9;
-    r.machine.gpu.memory_gb_s = 1555;
-  }
-  if (!given && has(t.hardware, "h800")) r.machine.node.link_gb_s = 160;  // arXiv 2412.19437
-  r.job.precision = has(t.precision, "fp16") ? DType::F16 : DType::BF16;
+  r.program = program_of_row(table, row);
+  r.program.software.fp8 = precision == "fp8";
+  r.machine = given ? *given : machine_of(table, row);
+  r.with_device = table.at(row, "mem_kind").starts_with("nvidia-smi");
+  r.job.precision = precision == "fp16" ? DType::F16 : DType::BF16;
   r.job.imbalance = table.quantity(row, "imbalance", kUsualImbalance);
-  r.software.fp8 = has(t.precision, "fp8");
-  if (has(t.precision, "fp32 grads")) r.software.gradient_wire = 4;
-  r.run.gradient_bytes = r.software.gradient_wire;
-  // Since 2025 torchtitan also compiles the loss.
-  r.run.by_operation =
-      has(t.recompute, "selective") ? !has(t.recompute, "layer") : has(t.recompute, "sac");
-  r.run.compiled_loss = has(t.note, "compile") && has(t.source, "2025");
+  r.run = {.fused_attention = r.program.software.fused_attention,
+           .gradient_bytes = r.program.software.gradient_wire,
+           .compiled_loss = r.program.compiled_loss};
+  r.run.by_operation = recompute == "selective";
   try {
     fill_model(table, row, r.job.model);
   } catch (const UserError& error) {
@@ -211,7 +153,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return r;
   }
   const ModelConfig& c = r.job.model;
-  read_experts(table.at(row, "dispatch"), number("EP", 0), t, r, l);
+  read_experts(dispatch, number("EP", 0), r, l);
   if (!r.problem.empty()) return r;
   const bool divides = c.layers <= 10'000 && c.heads % l.tp == 0 &&
                        c.feed_forward_parts() % l.tp == 0 && c.vocab_size >= l.tp * l.tp &&
@@ -224,15 +166,14 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return r;
   }
   l.sequence_parallel = l.tp > 1 && r.job.length / l.cp % l.tp == 0 &&
-                        (system == System::Nanotron || system == System::Torchtitan ||
-                         system == System::MegatronCore || has(t.recompute, "sp"));
-  read_recompute(t, system, l);
+                        (r.program.sequence_parallel || recompute == "selective+sp");
+  read_recompute(recompute, r.program, l);
   const double chunks = number("VPP", 0), micro = number("MBS", 0);
   r.open_zero = std::isnan(table.number(row, "zero"));
   for (int v = 1; v <= 8; ++v)
     for (const int b : {1, 2, 4, 8}) {
       // A row with a micro-batch size and no chunks has one chunk.
-      const bool open = chunks == 0 && micro == 0 && system == System::MegatronCore && l.pp > 1;
+      const bool open = chunks == 0 && micro == 0 && r.program.open_chunks && l.pp > 1;
       const std::int64_t stages = std::int64_t{l.pp} * v;
       // Embedding and head may count as a layer each.
       const bool even = c.layers % stages == 0 || (c.layers + 2) % stages == 0;
@@ -254,37 +195,57 @@ namespace {
 
 void judge_memory(const MeasuredRow& row, const PlanJob& job, const Layout& layout,
                   RowPrediction& one) {
-  if (job.model.experts) {  // no formulas of other programs
+  if (job.model.experts) {  // no formulas
     one.fits = true;
     return;
   }
-  const auto stages = foreign_memory(row.system, job, layout, row.run);
+  const auto stages = program_memory(row.program.memory, job, layout, row.run);
   double held = 0;
   std::size_t fullest = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const double bytes = device_bytes(row.system, stages[i], layout, row.machine, true);
+    const double bytes = device_bytes(row.program.memory, stages[i], layout, row.machine, true);
     if (bytes > held) fullest = i;
     held = std::max(held, bytes);
-    const double shown = row.with_device
-                             ? device_bytes(row.system, stages[i], layout, row.machine, false)
-                             : stages[i].total();
+    const double shown =
+        row.with_device ? device_bytes(row.program.memory, stages[i], layout, row.machine, false)
+                        : stages[i].total();
     one.memory_gb = std::max(one.memory_gb, shown / 1e9);
   }
-  if (row.system == System::Nanotron) {
+  if (row.program.memory == MemoryForms::Nanotron) {
     // Its rows give the memory of the first stage. They do not say whether matmul inputs were
     // gathered again in the backward; most runs without a pipeline kept them.
-    const ForeignRun run{.gradient_bytes = row.run.gradient_bytes, .gathers_again = layout.pp > 1};
-    one.memory_gb = foreign_memory(row.system, job, layout, run).front().total() / 1e9;
+    MemoryRun run = row.run;
+    run.gathers_again = layout.pp > 1;
+    one.memory_gb = program_memory(row.program.memory, job, layout, run).front().total() / 1e9;
   }
   one.fits = held <= row.machine.gpu.memory_gb * 1e9;
   if (!one.fits)
     one.why = fmt::format("stage {} needs {:.1f} GB of {:.1f} GB", fullest, held / 1e9,
                           row.machine.gpu.memory_gb);
   const double m = static_cast<double>(micro_batches_per_step(layout, job.batch));
-  if (const std::string why = refusal(row.system, job, layout, m); !why.empty()) {
+  if (const std::string why = refusal(row.program.memory, job, layout, m); !why.empty()) {
     one.fits = false;
     one.why = why;
   }
+}
+
+// The step time. Where the program has slow messages in at least half of the jobs of this size, the
+// median run has them.
+void predict_time(const MeasuredRow& row, const PlanJob& job, const Layout& layout,
+                  RowPrediction& one) {
+  one.evaluation = Planner(job, row.machine, row.program.software).timing(layout);
+  const double node_gpus = static_cast<double>(row.machine.node.gpus);
+  if (row.program.slow_nodes > 0 && layout.pp > 1 && layout.ranks() > node_gpus) {
+    one.slow_chance = slow_chance(row.program, layout.ranks() / node_gpus);
+    Software software = row.program.software;
+    software.message_ms = row.program.slow_message_ms;
+    const Evaluation slow = Planner(job, row.machine, software).timing(layout);
+    one.slow_s = slow.step_s - one.evaluation.step_s;
+    if (one.slow_chance >= 0.5) one.evaluation = slow;
+  }
+  one.step_s = one.evaluation.step_s;
+  one.tokens_per_s_per_gpu =
+      row.sequences * static_cast<double>(job.length) / (one.step_s * layout.ranks());
 }
 
 }  // namespace
@@ -302,12 +263,8 @@ RowPrediction predict(const MeasuredRow& row) {
         static_cast<double>(layout.dp) * static_cast<double>(layout.micro_batch);
     const double m = std::max(1.0, std::ceil(row.sequences / per_micro_batch - 1e-9));
     job.batch = static_cast<std::int64_t>(m * per_micro_batch);
-    Planner planner(job, row.machine, row.software);
     RowPrediction one;
-    one.evaluation = planner.timing(layout);
-    one.step_s = one.evaluation.step_s;
-    one.tokens_per_s_per_gpu =
-        row.sequences * static_cast<double>(job.length) / (one.step_s * layout.ranks());
+    predict_time(row, job, layout, one);
     judge_memory(row, job, layout, one);
     if (!one.fits && row.open_zero && layout.zero == 1) {
       Layout sharded = layout;  // shard gradients too, as in the training of Llama 3

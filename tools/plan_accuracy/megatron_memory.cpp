@@ -1,4 +1,4 @@
-#include "plan/foreign/megatron_memory.h"
+#include "plan_accuracy/megatron_memory.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "plan/costs/block_bytes.h"
+#include "plan_accuracy/block_bytes.h"
 
 #include <algorithm>
 #include <cmath>

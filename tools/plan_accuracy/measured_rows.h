@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "plan/foreign/csv.h"
-#include "plan/foreign/foreign_memory.h"
+#include "plan/search/csv.h"
 #include "plan/search/planner.h"
+#include "plan_accuracy/program.h"
+#include "plan_accuracy/program_memory.h"
 
 namespace kintsugi {
 
@@ -15,17 +16,17 @@ namespace kintsugi {
 struct MeasuredRow {
   PlanJob job = {};
   Machine machine = {};
-  Software software = {};
+  Program program = {};  // as the row's options change it
   std::vector<Layout> layouts = {};
-  System system = System::MegatronCore;
-  ForeignRun run = {};
+  MemoryRun run = {};
   bool with_device = false;  // memory as in nvidia-smi: with context and fragmentation
   bool open_zero = false;    // the row does not give the ZeRO stage
   double sequences = 0;      // per step, even if they do not divide evenly
   std::string problem = {};  // why there is no prediction
   bool impossible = false;   // no program can run this layout
 };
-// `machine` replaces the one named in the row's hardware column.
+// `machine` replaces the one in the row's column. UserError, with the line, for words that the
+// columns do not have.
 MeasuredRow read_row(const CsvTable& table, std::size_t row,
                      const std::optional<Machine>& machine = {});
 
@@ -34,6 +35,8 @@ struct RowPrediction {
   bool fits = false;
   bool impossible = false;  // no program can run this layout; there is no step time
   std::string why = {};     // why there is no prediction, or why it does not fit
+  double slow_chance = 0;   // probability that the run has slow messages (Program::slow_nodes)
+  double slow_s = 0;        // their cost; part of step_s if the probability is at least 0.5
   Evaluation evaluation = {};
 };
 RowPrediction predict(const MeasuredRow& row);

@@ -1,4 +1,4 @@
-#include "plan/foreign/megatron_arguments.h"
+#include "plan_accuracy/megatron_arguments.h"
 
 #include <cmath>
 #include <map>
@@ -9,6 +9,8 @@
 
 namespace kintsugi {
 namespace {
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 // A row's cells, and its other arguments: "name=value name name=value".
 class Arguments {

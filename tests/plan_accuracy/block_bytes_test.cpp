@@ -1,5 +1,5 @@
 // Activation memory against closed forms of published papers.
-#include "plan/costs/block_bytes.h"
+#include "plan_accuracy/block_bytes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "plan/foreign/csv.h"
+#include "plan/search/csv.h"
 
 #include <cmath>
 
@@ -88,8 +88,6 @@ double CsvTable::checked_quantity(std::size_t row, const std::string& name, doub
   user_error("{} line {}: {} is {}: it must be from 0 to 100 million", source_, line(row), name,
              value);
 }
-
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 std::string csv_line(const std::vector<std::string>& cells) {
   std::string line;
