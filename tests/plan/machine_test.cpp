@@ -115,6 +115,40 @@ TEST(Machine, EveryValueNamesItsSource) {
   EXPECT_GT(values, 200);
 }
 
+// Planned layouts leave a margin; a given one may use it.
+TEST(Machine, LeavesAMargin) {
+  Machine machine = load_machine("dgx-h100");
+  EXPECT_NEAR(machine.gpu.usable_bytes() / (1 << 30), 0.98 * 79.1, 0.02);
+  EXPECT_EQ(machine.gpu.memory_text(), "79.1 GiB, less 2 % as a margin");
+  machine.gpu.margin = 0;
+  EXPECT_EQ(machine.gpu.usable_bytes(), machine.gpu.memory_gb * 1e9);
+  EXPECT_EQ(machine.gpu.memory_text(), "79.1 GiB");
+  std::string text = kSmall;
+  text.insert(text.find("  memory_gb:"), "  margin: 0.6\n");
+  EXPECT_THAT(user_error_of([&] { parse_machine(text, "mine.yaml"); }), HasSubstr("gpu.margin"));
+}
+
+// What one job writes at: the storage, or what its nodes can send.
+TEST(Machine, NodesLimitTheStorage) {
+  Machine machine = load_machine("frontier");
+  EXPECT_NEAR(storage_of(machine, 32).gb_s, 32 * 0.1 * 8 * 11, 1e-9);  // a tenth of their network
+  EXPECT_TRUE(storage_of(machine, 32).assumed);
+  EXPECT_EQ(storage_of(machine, 1000).gb_s, 500);
+  EXPECT_TRUE(storage_of(machine, 1000).assumed);  // its own key
+  machine.assumed.clear();
+  EXPECT_FALSE(storage_of(machine, 1000).assumed);
+  machine.node.storage_gb_s = 2;
+  EXPECT_EQ(storage_of(machine, 32).gb_s, 64);
+  EXPECT_FALSE(storage_of(machine, 32).assumed);
+  machine.storage_gb_s = 0;
+  EXPECT_EQ(storage_of(machine, 32).gb_s, 0);
+  const auto refused = [](const std::string& more) {
+    return user_error_of([&] { parse_machine(kSmall + more, "mine.yaml"); });
+  };
+  EXPECT_THAT(refused("\nassumed: [storage]\n"), HasSubstr("'storage' is not storage_gb_s"));
+  EXPECT_THAT(refused("\nassumed: [storage_gb_s]\n"), HasSubstr("storage_gb_s has no value"));
+}
+
 TEST(Machine, SaysWhatIsMissing) {
   const auto without = [](const std::string& key) {
     std::string text = kSmall;

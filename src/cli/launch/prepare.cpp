@@ -97,20 +97,23 @@ std::unique_ptr<RunLock> lock_run(const fs::path& run_dir) {
 }
 
 // One save, as the planner estimates it; 0 if the machine's storage is unknown.
-double save_seconds(const RunConfig& run, const Machine& machine, double& gigabytes) {
+double save_seconds(const RunConfig& run, const StorageRate& storage, const Machine& machine,
+                    double& gigabytes) {
   for_each_stage(run, [&](const RunConfig& stage) {
     const RunFootprint footprint = footprint_of({}, plan_job(stage), machine, 1);
     gigabytes = std::max(gigabytes, footprint.checkpoint_gb);
   });
-  return machine.storage_gb_s > 0 ? gigabytes / machine.storage_gb_s : 0;
+  return storage.gb_s > 0 ? gigabytes / storage.gb_s : 0;
 }
 
 // Chooses how long before its end a job is told to save, and checks that a job can do anything.
 void check_time(const RunConfig& run, const Machine& machine, LaunchOptions& options) {
   double gigabytes = 0;
-  const double save_s = save_seconds(run, machine, gigabytes);
-  const std::string save = fmt::format("a save of {:.3g} GB takes about {} at {:.3g} GB/s",
-                                       gigabytes, format_duration(save_s), machine.storage_gb_s);
+  const StorageRate storage = storage_of(machine, static_cast<double>(options.nodes));
+  const double save_s = save_seconds(run, storage, machine, gigabytes);
+  const std::string save =
+      fmt::format("a save of {:.3g} GB takes about {} at {}{:.3g} GB/s", gigabytes,
+                  format_duration(save_s), storage.assumed ? "an assumed " : "", storage.gb_s);
   if (options.signal_s > 0 && options.signal_s < save_s)
     user_error("--signal {} is too short: {}", format_duration(options.signal_s), save);
   if (options.signal_s == 0)

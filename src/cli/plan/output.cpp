@@ -54,7 +54,9 @@ std::string peak_text(const PlanJob& job, const Machine& machine) {
 std::string run_line(const RunFootprint& f, const Machine& machine) {
   std::string text = footprint_text(f, machine);
   text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
-  if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
+  if (f.checkpoint_s)
+    text += fmt::format(" and takes {} at {}{:.3g} GB/s", format_duration(*f.checkpoint_s),
+                        f.storage.assumed ? "an assumed " : "", f.storage.gb_s);
   if (!f.checkpoint_s) text += " (its time is not counted: the machine has no storage_gb_s)";
   if (f.checkpoint_s && f.checkpoints > 0)
     text += fmt::format(" ({:.0f} checkpoints: {}, included above)", f.checkpoints,
@@ -145,9 +147,10 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
                     100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble,
                     100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
   text += fmt::format(
-      "{}, {} fit. Memory of the fullest rank, with {} for context and libraries. MFU % counts "
+      "{}, {} fit into {}. Memory of the fullest rank, with {} for context and libraries. MFU % "
+      "counts "
       "causal attention half, full % in full; the peak is {}. kJ/step is the energy of {}{}.{}\n",
-      format_number(result.layouts, "layout"), result.fitting,
+      format_number(result.layouts, "layout"), result.fitting, planner.machine().gpu.memory_text(),
       format_bytes(planner.machine().gpu.own_gb * 1e9), peak_text(planner.job(), planner.machine()),
       planner.machine().node.host_w < 0
           ? fmt::format("GPUs alone ({} has no node.host_w)", planner.machine().name)
@@ -256,7 +259,11 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
                                 {"node_mwh", Cell(f.energy.node_mwh).value},
                                 {"facility_mwh", Cell(f.energy.facility_mwh).value},
                                 {"checkpoints", std::llround(f.checkpoints)}};
-  if (f.checkpoint_s) run["checkpoint_s"] = *f.checkpoint_s;
+  if (f.checkpoint_s) {
+    run["checkpoint_s"] = *f.checkpoint_s;
+    run["storage_gb_s"] = f.storage.gb_s;
+    run["storage_assumed"] = f.storage.assumed;
+  }
   if (f.energy.tonnes_co2) run["tonnes_co2e"] = *f.energy.tonnes_co2;
   if (f.energy.tonnes_co2_market) run["tonnes_co2e_market"] = *f.energy.tonnes_co2_market;
   if (f.energy.tonnes_co2 || f.energy.tonnes_co2_market) run["tonnes_co2e_of"] = f.energy.co2_of;
@@ -293,6 +300,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"rank_by", request.rank_by},
                                  {"energy_of", machine.node.host_w < 0 ? "GPUs" : "nodes"},
                                  {"own_gb", machine.gpu.own_gb},
+                                 {"margin", machine.gpu.margin},
                                  {"checkpoint_bytes", std::llround(checkpoint_gb * 1e9)},
                                  {"layouts", result.layouts},
                                  {"fitting", result.fitting},

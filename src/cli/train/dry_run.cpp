@@ -73,6 +73,17 @@ void refuse_too_much(double bytes, const std::string& who, const Machine& machin
                machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
 }
 
+// A given layout may use the margin that planned ones leave free.
+std::string fitting_text(double bytes, const Machine& machine) {
+  if (bytes > machine.gpu.memory_gb * 1e9) return "";
+  return fmt::format("It fits: {} of {} on the fullest rank{}.\n", format_bytes(bytes),
+                     format_bytes(machine.gpu.memory_gb * 1e9),
+                     bytes <= machine.gpu.usable_bytes()
+                         ? ""
+                         : fmt::format(", but leaves less than the planner's margin of {:.3g} %",
+                                       100 * machine.gpu.margin));
+}
+
 // Each prints its prediction for one stage, and throws UserError if it does not fit.
 
 RunFootprint dry_run_with_offload(const RunConfig& config, const Machine& machine,
@@ -119,11 +130,8 @@ RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int 
     print_snapshot(config, e.layout);
     return dry_run_with_offload(config, machine, job, e);
   }
-  fmt::print(
-      "{}\n{}", explained(planner, e, config.total_tokens()),
-      e.fits ? fmt::format("It fits: {} of {} on the fullest rank.\n", format_bytes(e.memory_bytes),
-                           format_bytes(machine.gpu.memory_gb * 1e9))
-             : "");
+  fmt::print("{}\n{}", explained(planner, e, config.total_tokens()),
+             fitting_text(e.memory_bytes, machine));
   print_snapshot(config, e.layout);
   if (config.batch.ramp.on())
     fmt::print("With batch.ramp the run has {} steps; the times above are for full batches.\n",

@@ -14,9 +14,10 @@ namespace {
 
 constexpr double kDay = 86400;
 
-void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& f) {
+void fill_checkpoints(const PlanJob& job, const Machine& machine, double nodes, RunFootprint& f) {
   f.checkpoint_gb = checkpoint_bytes(job) / 1e9;
-  if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
+  f.storage = storage_of(machine, nodes);
+  if (f.storage.gb_s > 0) f.checkpoint_s = f.checkpoint_gb / f.storage.gb_s;
   if (job.checkpoint_every > 0)
     f.checkpoints = std::ceil(f.steps / static_cast<double>(job.checkpoint_every));
 }
@@ -85,10 +86,10 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
                           double tokens) {
   RunFootprint f;
   f.steps = std::ceil(tokens / job.tokens());
-  fill_checkpoints(job, machine, f);
+  const double nodes = std::ceil(e.layout.ranks() / static_cast<double>(machine.node.gpus));
+  fill_checkpoints(job, machine, nodes, f);
   const double pause_s = f.checkpoints * f.checkpoint_s.value_or(0);  // GPUs idle
   const double idle = e.layout.ranks() * machine.gpu.idle_w * pause_s;
-  const double nodes = std::ceil(e.layout.ranks() / static_cast<double>(machine.node.gpus));
   f.days = (f.steps * e.step_s + pause_s) / kDay;
   f.gpu_hours = f.days * 24 * e.layout.ranks();
   const double hosts =

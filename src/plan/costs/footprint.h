@@ -26,6 +26,7 @@ struct RunFootprint {
   std::optional<double> euro = {};
   double checkpoint_gb = 0;                 // weights and optimizer state
   std::optional<double> checkpoint_s = {};  // pause of training for one checkpoint
+  StorageRate storage = {};                 // that it was computed with
   double checkpoints = 0;                   // of the whole run; their time is part of `days`
 };
 // Weights and optimizer state of one checkpoint.

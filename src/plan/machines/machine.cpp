@@ -37,6 +37,7 @@ void describe(V& v, GpuSpec& c) {
   v("launch_us", c.launch_us, between(0, 1e6));
   v("multiprocessors", c.multiprocessors, kCount);
   v("own_gb", c.own_gb, kRate);
+  v("margin", c.margin, between(0, 0.5));
   v("tdp_w", c.tdp_w, kRate);
   v("active_w", c.active_w, kRate);
   v("wait_w", c.wait_w, kRate);
@@ -51,6 +52,7 @@ void describe(V& v, NodeSpec& c) {
   v("link_gb_s", c.link_gb_s, kRate);
   v("latency_us", c.latency_us, between(0, 1e6));
   v("host_w", c.host_w, kRate);
+  v("storage_gb_s", c.storage_gb_s, kRate);
   v("loader_mtokens_s", c.loader_mtokens_s, kRate);
 }
 
@@ -79,6 +81,7 @@ void describe(V& v, Machine& c) {
   v("node", c.node);
   v("network", c.network);
   v("storage_gb_s", c.storage_gb_s, kRate);
+  v("assumed", c.assumed);
   v("facility", c.facility);
   v("topology", c.topology);
   v("launch", c.launch);
@@ -116,6 +119,13 @@ void check(Machine& m, const std::string& source) {
     user_error(
         "{}: gpu.wait_w {} is not between the {} W of an idle GPU and the {} W of a busy one",
         source, m.gpu.wait_w, m.gpu.idle_w, m.gpu.busy_w());
+  for (const std::string& key : m.assumed) {
+    const bool job = key == "storage_gb_s", node = key == "node.storage_gb_s";
+    if (!job && !node)
+      user_error("{}: assumed: '{}' is not storage_gb_s or node.storage_gb_s", source, key);
+    if ((job ? m.storage_gb_s : m.node.storage_gb_s) == 0)
+      user_error("{}: assumed: {} has no value", source, key);
+  }
   check_launch(m.launch, source);
   if (m.gpu.fp16_tflops == 0) m.gpu.fp16_tflops = m.gpu.bf16_tflops;
   if (m.gpu.fp32_tflops == 0) m.gpu.fp32_tflops = m.gpu.bf16_tflops / 16;
@@ -144,6 +154,26 @@ double GpuSpec::tflops(DType precision) const {
 double GpuSpec::waiting_w() const {
   constexpr double kOfActive = 0.3;
   return wait_w >= 0 ? wait_w : idle_w + kOfActive * (busy_w() - idle_w);
+}
+
+std::string GpuSpec::memory_text() const {
+  const std::string all = format_bytes(memory_gb * 1e9);
+  return margin > 0 ? fmt::format("{}, less {:.3g} % as a margin", all, 100 * margin) : all;
+}
+
+StorageRate storage_of(const Machine& machine, double nodes) {
+  constexpr double kOfNetwork = 0.1;
+  const auto assumed = [&](const char* key) {
+    return std::find(machine.assumed.begin(), machine.assumed.end(), key) != machine.assumed.end();
+  };
+  if (machine.storage_gb_s <= 0) return {};
+  const bool known = machine.node.storage_gb_s > 0;
+  const double node =
+      known ? machine.node.storage_gb_s
+            : kOfNetwork * machine.network.gb_s * static_cast<double>(machine.node.gpus);
+  if (node <= 0 || nodes * node >= machine.storage_gb_s)
+    return {machine.storage_gb_s, assumed("storage_gb_s")};
+  return {nodes * node, !known || assumed("node.storage_gb_s")};
 }
 
 Machine parse_machine(const std::string& text, const std::string& source) {

@@ -34,6 +34,9 @@ struct GpuSpec {
   double launch_us = 4;                // the shortest kernel, including the gap to the next
   std::int64_t multiprocessors = 100;
   double own_gb = 2;  // memory used by context and libraries
+  // Fraction of memory_gb that a planned layout leaves free: workspaces of libraries took up to 0.6
+  // GiB more than planned on an H200, and NCCL's buffers have not been measured.
+  double margin = 0.02;
   double tdp_w = 0;
   double active_w = 0;  // mean while training; 0: the same as tdp_w
   double wait_w = -1;   // while waiting for other GPUs; -1: unknown, see waiting_w()
@@ -42,6 +45,8 @@ struct GpuSpec {
   double tflops(DType precision) const;
   double busy_w() const { return active_w > 0 ? active_w : tdp_w; }
   double waiting_w() const;
+  double usable_bytes() const { return memory_gb * (1 - margin) * 1e9; }
+  std::string memory_text() const;  // "79.10 GiB, less 2 % as a margin"
 };
 
 // Bandwidths are per GPU and direction.
@@ -52,6 +57,7 @@ struct NodeSpec {
   double link_gb_s = 0;
   double latency_us = 1.5;      // of one hop
   double host_w = -1;           // power of the node without the GPUs; -1: unknown
+  double storage_gb_s = 0;      // what one node can write to the storage; 0: see storage_of()
   double loader_mtokens_s = 0;  // million tokens/s that the host can load; 0: unlimited
 };
 
@@ -71,6 +77,8 @@ struct Machine {
   NodeSpec node = {};
   NetworkSpec network = {};
   double storage_gb_s = 0;  // of all ranks of a job together; 0: unknown
+  // Keys whose values are assumptions, which outputs then say: storage_gb_s, node.storage_gb_s.
+  std::vector<std::string> assumed = {};
   FacilitySpec facility = {};
   // NUMA domains of a node, one text each, as launch/topology.h parses them; empty: unknown.
   std::vector<std::string> topology = {};
@@ -78,6 +86,14 @@ struct Machine {
 
   std::int64_t gpus() const { return nodes * node.gpus; }
 };
+
+// What a job on this many nodes can write at, at most what these nodes can send. A node whose
+// storage_gb_s is not known is assumed to write with a tenth of its network.
+struct StorageRate {
+  double gb_s = 0;  // 0: unknown
+  bool assumed = false;
+};
+StorageRate storage_of(const Machine& machine, double nodes);
 
 // Parses a machine description. UserError for unknown keys, missing keys and values out of range.
 Machine parse_machine(const std::string& text, const std::string& source);

@@ -174,10 +174,10 @@ std::string why_nothing_fits(Planner& planner, const SearchLimits& limits,
   const Machine& machine = planner.machine();
   if (result.layouts == 0) return why_no_layout(planner.job(), machine, limits);
   const std::string limited = options_text(given_limits(limits));
-  return fmt::format("none of {}{} fits {} with {} each: the smallest needs {} per GPU ({}); {}",
+  return fmt::format("none of {}{} fits {} with {}: the smallest needs {} per GPU ({}); {}",
                      format_number(result.layouts, "layout"),
                      limited.empty() ? "" : " with " + limited, format_number(limits.gpus, "GPU"),
-                     format_bytes(machine.gpu.memory_gb * 1e9),
+                     machine.gpu.memory_text(),
                      format_bytes(result.smallest.memory_bytes), to_string(result.smallest.layout),
                      what_would_fit(planner, limits, result, job_on));
 }

@@ -240,7 +240,7 @@ Evaluation Planner::evaluate(const Layout& l) {
       e.fullest_stage = static_cast<int>(stage);
     }
   e.memory_bytes += machine_.gpu.own_gb * 1e9;
-  e.fits = e.memory_bytes <= machine_.gpu.memory_gb * 1e9;
+  e.fits = e.memory_bytes <= machine_.gpu.usable_bytes();
   return e;
 }
 

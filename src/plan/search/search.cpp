@@ -201,7 +201,7 @@ std::string reason(const Evaluation& e, const Evaluation& best, const Machine& m
                    RankBy rank_by) {
   if (!e.fits)
     return fmt::format("does not fit: stage {} needs {}, a GPU has {}", e.fullest_stage,
-                       format_bytes(e.memory_bytes), format_bytes(machine.gpu.memory_gb * 1e9));
+                       format_bytes(e.memory_bytes), machine.gpu.memory_text());
   const auto terms = terms_of(e), best_terms = terms_of(best);
   std::size_t worst = 0;
   for (std::size_t i = 0; i < terms.size(); ++i)
@@ -303,7 +303,7 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits,
 
 bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
   const GpuSpec& gpu = planner.machine().gpu;
-  const double available = (gpu.memory_gb - gpu.own_gb) * 1e9;
+  const double available = gpu.usable_bytes() - gpu.own_gb * 1e9;
   // Larger micro-batches and other schedules only need more memory.
   SearchLimits frugal = limits;
   if (frugal.micro <= 0) frugal.micro = 1;
@@ -332,7 +332,7 @@ int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits&
     const PlanJob job = job_on(wider.gpus);
     // Weights and optimizer state must fit at all. This check saves most of the search.
     const double least_gb = footprint_of({}, job, machine, job.tokens()).checkpoint_gb;
-    if (least_gb > static_cast<double>(*count) * machine.gpu.memory_gb) continue;
+    if (least_gb > static_cast<double>(*count) * machine.gpu.usable_bytes() / 1e9) continue;
     Planner planner(job, machine);
     if (some_layout_fits(planner, wider)) return wider.gpus;
   }
