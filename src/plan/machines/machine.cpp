@@ -52,6 +52,9 @@ void describe(V& v, NodeSpec& c) {
   v("latency_us", c.latency_us, between(0, 1e6));
   v("host_w", c.host_w, kRate);
   v("loader_mtokens_s", c.loader_mtokens_s, kRate);
+  v("host_memory_gb", c.host_memory_gb, kRate);
+  v("host_link_gb_s", c.host_link_gb_s, kRate);
+  v("mtbf_h", c.mtbf_h, kRate);
 }
 
 template <class V>
