@@ -92,9 +92,8 @@ TEST_F(PlanCommand, Help) {
 TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
   for (const auto& [arguments, name, task] :
        {std::tuple("--model gpt2-124m --scaling weak --emit x.yaml", "--emit", "--scaling"),
-        std::tuple("--model gpt2-124m --scaling weak --json", "--json", "--scaling"),
+        std::tuple("--model gpt2-124m --nodes 1 --gpus 8", "--gpus", "--nodes"),
         std::tuple("--model gpt2-124m --scaling weak --explain 1", "--explain", "--scaling"),
-        std::tuple("--model gpt2-124m --scaling weak --tokens 1T", "--tokens", "--scaling"),
         std::tuple("--config run.yaml --model gpt2-124m", "--model", "--config"),
         std::tuple("--config run.yaml --scaling weak", "--config", "--scaling")})
     EXPECT_THAT(mistake(arguments),
@@ -142,6 +141,10 @@ TEST_F(PlanCommand, RefusesWhatNeedsAnother) {
        {std::pair("--svg x.svg", "--scaling or --explain"), std::pair("--data x", "--emit"),
         std::pair("--tokenizer x", "--emit"),
         std::pair("--checkpoint-every 9", "--tokens or --emit"),
+        std::pair("--node-mtbf 9d", "--tokens or --config"),
+        std::pair("--save-time 9s", "--tokens or --config"),
+        std::pair("--restart-time 9s", "--tokens or --config"),
+        std::pair("--repair-time 9d", "--tokens or --config"),
         std::pair("--eur-per-gpu-hour 2", "--tokens, --scaling or --rank-by cost")})
     EXPECT_THAT(mistake("--model gpt2-124m --machine h200 --gpus 1 " + std::string(option)),
                 HasSubstr(std::string(" has no effect without ") + other));

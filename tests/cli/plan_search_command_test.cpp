@@ -1,4 +1,5 @@
 // kintsugi plan --model as a user runs it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -125,6 +126,112 @@ TEST_F(PlanSearchCommand, ScalesAndDraws) {
   EXPECT_THAT(content_of("s.svg"), StartsWith("<svg "));
 }
 
+TEST_F(PlanSearchCommand, TakesNodesInsteadOfGpus) {
+  const std::string plan = "--model llama-1b --machine dgx-h100 --batch 64 --best 2 ";
+  const Outcome nodes = run(plan + "--nodes 2");
+  EXPECT_EQ(nodes.code, 0) << nodes.error;
+  EXPECT_EQ(nodes.out, run(plan + "--gpus 16").out);
+  EXPECT_THAT(mistake(plan + "--nodes 1001"), HasSubstr("--nodes 1001: DGX H100 (Eos) has 1000"));
+  EXPECT_THAT(mistake(plan + "--nodes 0"), HasSubstr("--nodes 0: it must be 1 or more"));
+  EXPECT_THAT(mistake(plan), HasSubstr("needs --gpus or --nodes"));
+}
+
+// 64 sequences, 2 of them at a time on each of 8 data ranks: 4 micro-batches.
+TEST_F(PlanSearchCommand, ShowsBatchAndAccumulation) {
+  const std::string plan =
+      "--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 --tp 2 --pp 1 --micro 2 --best 1 ";
+  const Outcome outcome = run(plan);
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("memory   batch  accum    step s"));
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("GiB      64      4 "));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("accum: micro-batches per step"), HasSubstr("; sp: "),
+                                 Not(HasSubstr("chunks: ")), Not(HasSubstr("offload-"))));
+  EXPECT_EQ(json::parse(run(plan + "--json").out)["best"][0]["accumulation"], 4);
+}
+
+// Each row has the figures of the same run planned alone.
+TEST_F(PlanSearchCommand, ScalingPricesTheRun) {
+  const std::string plan =
+      "--model llama-1b --machine dgx-h100 --batch 64 --tokens 10B --eur-per-gpu-hour 2 "
+      "--node-mtbf 30d --save-time 20s ";
+  const std::string scaling = plan + "--gpus 16 --scaling strong ";
+  const Outcome table = run(scaling);
+  EXPECT_EQ(table.code, 0) << table.error;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("days       MWh        EUR  layout"),
+                               HasSubstr("Days and MWh of nodes with PUE: of 10 B tokens"),
+                               HasSubstr("On 16 GPUs: Failures: ")));
+  const json rows = json::parse(run(scaling + "--json").out)["rows"];
+  ASSERT_EQ(rows.size(), 5u);
+  for (const json& row : rows) {
+    const json alone = json::parse(
+        run(plan + "--json --best 1 --gpus " + std::to_string(row["gpus"].get<int>())).out);
+    EXPECT_EQ(row["run"], alone["best"][0]["run"]);
+    EXPECT_EQ(row["layout"], alone["best"][0]["layout"]);
+    EXPECT_EQ(row["accumulation"], alone["best"][0]["accumulation"]);
+  }
+  EXPECT_THAT(run("--model llama-1b --machine dgx-h100 --batch 64 --gpus 4 --scaling strong").out,
+              Not(HasSubstr("MWh")));
+}
+
+// With failures, 100B tokens are saved as often as is best, and the configuration too.
+TEST_F(PlanSearchCommand, PlansForFailures) {
+  const std::string plan =
+      "--model llama-1b --machine dgx-h100 --gpus 256 --batch 256 --length 4096 --best 1 "
+      "--tokens 100B ";
+  EXPECT_THAT(run(plan).out, Not(HasSubstr("Failures")));
+  const std::string failing = plan + "--node-mtbf 40d --save-time 15s --repair-time 2d ";
+  const Outcome outcome = run(failing + "--json --emit run.yaml");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const json one = json::parse(outcome.out)["best"][0]["run"];
+  EXPECT_DOUBLE_EQ(one["failures"]["run_mtbf_s"].get<double>(), 40 * 86400 / 32.0);
+  EXPECT_EQ(one["failures"]["spare_nodes"], 5) << "1.6 failures expected in 2 days";
+  const std::int64_t every = one["checkpoint_every"];
+  EXPECT_EQ(one["failures"]["best_checkpoint_every"], every);
+  EXPECT_EQ(parse_run_config(content_of("run.yaml"), "run.yaml").train.checkpoint_every, every);
+  EXPECT_THAT(content_of("run.yaml"), HasSubstr("# Launch with --spare-nodes 5.\n"));
+  EXPECT_THAT(run(failing).out,
+              AllOf(HasSubstr("Failures: a node every 1 d 06 h"), HasSubstr(" cost least. 5 spare"),
+                    HasSubstr("Checkpoints every " + std::to_string(every) + " steps")));
+  EXPECT_THAT(run(failing + "--checkpoint-every 100000").out,
+              HasSubstr("100000 steps; " + std::to_string(every) + " would cost least."));
+  EXPECT_THAT(mistake(failing + "--checkpoint-every 0"), HasSubstr("would begin the run again"));
+  EXPECT_THAT(mistake(plan + "--node-mtbf 40d"), HasSubstr("give --save-time"));
+  EXPECT_THAT(mistake(plan + "--node-mtbf 1min --save-time 1s"), HasSubstr("hardly progress"));
+  EXPECT_THAT(mistake(plan + "--node-mtbf soon --save-time 1s"), HasSubstr("--node-mtbf"));
+}
+
+// Adam's state of llama-8b, 12 bytes per parameter, does not fit one GPU.
+TEST_F(PlanSearchCommand, OffloadsIfNothingFitsWithout) {
+  const std::string plan =
+      "--model llama-8b --machine dgx-h100 --gpus 1 --batch 8 --length 4096 --best 1 ";
+  const Outcome outcome = run(plan + "--json --emit run.yaml");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const json best = json::parse(outcome.out)["best"][0];
+  EXPECT_EQ(best["offload"], json::parse(R"({"optimizer": true, "gradients": false})"));
+  EXPECT_NEAR(best["host_memory_bytes"].get<double>(), 12.0 * 8030261248, 1e8);
+  EXPECT_GT(best["offload_wait_s"], 1);
+  const RunConfig config = parse_run_config(content_of("run.yaml"), "run.yaml");
+  EXPECT_TRUE(config.offload.optimizer);
+  EXPECT_FALSE(config.offload.gradients);
+  EXPECT_EQ(config.offload.update, UpdateLocation::Device);
+  EXPECT_THAT(run(plan).out, HasSubstr("offload-optimizer: its state is in host memory"));
+  EXPECT_THAT(run(plan + "--explain 1").out,
+              AllOf(HasSubstr("A rank offloads 89.7"), HasSubstr("copies of offloaded data")));
+  // What was emitted is planned as it is: the same time, and the same memory on the host.
+  const Outcome dry = run_kintsugi("train --dry-run --machine dgx-h100 run.yaml");
+  EXPECT_EQ(dry.code, 0) << dry.error;
+  EXPECT_THAT(dry.out, HasSubstr(fmt::format("A step takes {:.3f} s, {:.3f} s of it for copies",
+                                             best["step_time_s"].get<double>(),
+                                             best["offload_wait_s"].get<double>())));
+  EXPECT_THAT(run("--config run.yaml --machine dgx-h100 --gpus 8 --best 1").out,
+              HasSubstr("offload-optimizer"))
+      << "the configuration's offload stays, even if it is not needed";
+  EXPECT_THAT(mistake(plan + "--offload none"), HasSubstr("with --offload none fits 1 GPU"));
+  EXPECT_THAT(mistake(plan + "--offload some"), HasSubstr("--offload"));
+  EXPECT_THAT(mistake(plan + "--offload gradients --schedule zb-h1"), HasSubstr("zb-h1"));
+  EXPECT_THAT(mistake("--model llama-tiny --machine laptop --gpus 1 --offload all"),
+              HasSubstr("has no node.host_link_gb_s"));
+}
+
 TEST_F(PlanSearchCommand, CalculatesAndLists) {
   EXPECT_THAT(
       run("calculate --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100 --mfu 0.317")
@@ -178,7 +285,7 @@ TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
               HasSubstr("--batch"));
   EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 37 --batch 8"),
               HasSubstr("divisors"));
-  EXPECT_THAT(mistake("--model llama-70b --machine dgx-h100 --gpus 8 --batch 64"),
+  EXPECT_THAT(mistake("--model llama-70b --machine dgx-h100 --gpus 8 --batch 64 --offload none"),
               AllOf(HasSubstr("GPUs are enough"), HasSubstr("the smallest needs")));
   EXPECT_THAT(mistake("--model llama-405b --machine h200 --gpus 1"), HasSubstr("no part of"));
   EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 8 --rank-by cost"),
@@ -212,9 +319,10 @@ TEST_F(PlanSearchCommand, NamesTheImpossibleLimit) {
         std::pair("--schedule best", "zb-h1")})
     EXPECT_THAT(mistake(plan + limits), HasSubstr(why));
   EXPECT_THAT(
-      mistake("--model gpt-175b --machine dgx-h100 --gpus 64 --pp 4 --tp 2 --zero 0"),
-      AllOf(HasSubstr("with --tp 2 --pp 4 --zero 0 fits 64 GPUs"), HasSubstr("; without --"),
-            HasSubstr(" some fit"), Not(HasSubstr("this machine"))));
+      mistake(
+          "--model gpt-175b --machine dgx-h100 --gpus 64 --pp 4 --tp 2 --zero 0 --offload none"),
+      AllOf(HasSubstr("with --tp 2 --pp 4 --zero 0 --offload none fits 64 GPUs"),
+            HasSubstr("; without --"), HasSubstr(" some fit"), Not(HasSubstr("this machine"))));
   EXPECT_EQ(run(plan + "--batch 448 --micro 7 --tp 16").code, 0);
 }
 

@@ -70,7 +70,8 @@ Layout random_layout(std::mt19937& random) {
   return layout;
 }
 
-EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
+EngineOptions engine_options(const PlanJob& job, const Layout& layout,
+                             const StateOffload& offload = {}) {
   return {.model = job.model,
           .precision = job.precision,
           .layout = layout,
@@ -81,11 +82,13 @@ EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
           .preference = job.preference,
           .skip_step = job.skip_step,
           .optimizer = job.optimizer,
+          .offload = offload,
           .documents = job.documents,
           .reduce_in_bf16 = job.reduce_in_bf16};
 }
 
-void expect_memory_of_engine(const PlanJob& job, const Layout& layout) {
+void expect_memory_of_engine(const PlanJob& job, const Layout& layout,
+                             const StateOffload& offload = {}) {
   const ModelLayers model(job.model);
   const MicroBatchTrace pass = trace_micro_batch(job, model, layout);
   const auto slots =
@@ -101,10 +104,11 @@ void expect_memory_of_engine(const PlanJob& job, const Layout& layout) {
     SimBackend backend(trace, job.classifier_elements);
     PlanningAllocator memory;
     const Groups groups = planned_groups(grid_of(layout, job.model), coordinates);
-    const Engine engine(backend, memory, engine_options(job, layout), groups);
+    const Engine engine(backend, memory, engine_options(job, layout, offload), groups);
     const auto parts = stage_layers(split, layout.pp, stage);
     const StateTrace state =
-        trace_state(job, model, layout, stage_contents(model, parts), coordinates);
+        trace_state(job, model, layout, stage_contents(model, parts), coordinates, {}, offload);
+    EXPECT_EQ(total(state.host), static_cast<std::int64_t>(engine.arena().total_bytes(Side::Host)));
     EXPECT_EQ(
         rank_memory(job, model, layout, pass, state, parts, slots[static_cast<std::size_t>(stage)]),
         bytes_by_region(engine.arena()))
@@ -112,7 +116,8 @@ void expect_memory_of_engine(const PlanJob& job, const Layout& layout) {
         << to_string(job.model.family) << (job.model.freeze.empty() ? "" : ", frozen layers")
         << (job.model.fp8.on() ? ", fp8" : "")
         << (job.optimizer.kind == OptimizerKind::Muon ? ", Muon" : "")
-        << (job.preference ? ", pairs" : "");
+        << (job.preference ? ", pairs" : "") << (offload.on ? ", state offloaded" : "")
+        << (offload.gradients ? ", gradients offloaded" : "");
   }
 }
 
@@ -138,6 +143,22 @@ TEST(PlanMemory, IsTheEnginesByteForByte) {
   }
   EXPECT_EQ(layouts, 60);
   EXPECT_GT(pipelines, 20);
+}
+
+TEST(PlanMemory, WithOffload) {
+  std::mt19937 random(9);
+  int layouts = 0;
+  for (int attempt = 0; layouts < 30 && attempt < 2000; ++attempt) {
+    const PlanJob job = random_job(random);
+    const Layout layout = random_layout(random);
+    StateOffload offload{.on = random() % 4 > 0, .update = UpdateLocation::Device};
+    offload.gradients = !offload.on || random() % 2 == 0;
+    if (layout.schedule == PipelineKind::ZeroBubbleH1) offload.gradients = false;
+    if (!fits(layout, job)) continue;
+    ++layouts;
+    expect_memory_of_engine(job, layout, offload);
+  }
+  EXPECT_EQ(layouts, 30);
 }
 
 // Windows in two of three layers, two layers frozen, and fp8 in all but the last.

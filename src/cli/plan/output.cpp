@@ -51,6 +51,23 @@ std::string peak_text(const PlanJob& job, const Machine& machine) {
                      fp8_yaml(job.model.fp8));
 }
 
+std::string spares_text(const RunFailures& failures) {
+  return format_number(failures.spare_nodes, "spare node");
+}
+
+// How often to save, and how many spare nodes to have.
+std::string advice_text(const RunFootprint& f) {
+  const RunFailures& lost = *f.failures;
+  std::string text =
+      fmt::format(" Checkpoints every {}", format_number(f.checkpoint_every, "step"));
+  text += f.checkpoint_every == lost.best_every
+              ? " cost least."
+              : fmt::format("; {} would cost least.", lost.best_every);
+  if (lost.spare_nodes == 0) return text;
+  return text + fmt::format(" {} replace all nodes that fail between repairs in {:.0f} % of cases.",
+                            spares_text(lost), 100 * kSpareChance);
+}
+
 std::string run_line(const RunFootprint& f, const Machine& machine) {
   std::string text = footprint_text(f, machine);
   text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
@@ -61,6 +78,7 @@ std::string run_line(const RunFootprint& f, const Machine& machine) {
   if (f.checkpoint_s && f.checkpoints > 0)
     text += fmt::format(" ({:.0f} checkpoints: {}, included above)", f.checkpoints,
                         format_duration(f.checkpoints * *f.checkpoint_s));
+  if (f.failures) text += "\n" + failures_text(*f.failures) + advice_text(f);
   return text + "\n";
 }
 
@@ -123,6 +141,47 @@ std::string footprint_text(const RunFootprint& f, const Machine& machine) {
   return text;
 }
 
+std::string legend(const std::vector<Evaluation>& rows) {
+  const auto any = [&](const auto& has) { return std::any_of(rows.begin(), rows.end(), has); };
+  const auto layout = [&](const auto& has) {
+    return any([&](const Evaluation& e) { return has(e.layout); });
+  };
+  std::string text =
+      "accum: micro-batches per step, of micro sequences each. tp, pp, dp: tensor, pipeline and "
+      "data parallel ranks";
+  const auto add = [&](bool given, const char* form) {
+    if (given) text += fmt::format("; {}", form);
+  };
+  add(layout([](const Layout& l) { return l.cp > 1; }), "cp: context parallel ranks");
+  add(layout([](const Layout& l) { return l.ep > 0; }), "ep: ranks that share experts");
+  add(layout([](const Layout& l) { return l.chunks > 1; }), "chunks: stages per pipeline rank");
+  add(layout([](const Layout& l) { return l.zero > 0; }),
+      "zero1: optimizer state is sharded, zero2: and gradients, zero3: and weights");
+  add(layout([](const Layout& l) { return l.shard_group > 0; }),
+      "zeroN/R: over R ranks, not all data ranks");
+  add(layout([](const Layout& l) { return l.sequence_parallel; }), "sp: sequence parallel");
+  add(layout([](const Layout& l) { return l.recompute_every > 1; }),
+      "recompute-full/N: in every Nth layer");
+  add(any([](const Evaluation& e) { return e.offload.on; }),
+      "offload-optimizer: its state is in host memory");
+  add(any([](const Evaluation& e) { return e.offload.gradients; }),
+      "offload-gradients: the gradients too");
+  return text + ".\n";
+}
+
+std::string failures_text(const RunFailures& lost) {
+  std::string text = fmt::format(
+      "Failures: a node every {}, {:.1f} in all, cost {} of training that is done again, {} of "
+      "restarts",
+      format_duration(lost.mtbf_s), lost.failures, format_duration(lost.lost_s),
+      format_duration(lost.restarts_s));
+  if (lost.spare_nodes > 0) text += fmt::format(" and {} idle", spares_text(lost));
+  text += fmt::format(": {} GPU-hours, {} in {}", format_count(lost.gpu_hours),
+                      energy_text(from_mwh(lost.mwh)), lost.mwh_of);
+  if (lost.euro) text += fmt::format(", {} EUR", format_count(*lost.euro));
+  return text + " (included above).";
+}
+
 std::string pipeline_svg(const PlanJob& job, const Layout& layout) {
   const ShownPipeline pipeline = shown_pipeline(job, layout);
   return schedule_svg(pipeline.schedule, pipeline.timing);
@@ -136,16 +195,18 @@ std::string undriven_note(const Machine& machine) {
 
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
                        RankBy rank_by) {
-  std::string text =
-      fmt::format("{:>3}{:>10}{:>10}{:>12}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory", "step s",
-                  "tok/s/GPU", "MFU %", "full %", "bubble", "exposed", "kJ/step", "layout");
+  std::string text = fmt::format(
+      "{:>3}{:>10}{:>8}{:>7}{:>10}{:>12}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory", "batch",
+      "accum", "step s", "tok/s/GPU", "MFU %", "full %", "bubble", "exposed", "kJ/step", "layout");
   int number = 0;
   for (const Evaluation& e : result.best)
-    text +=
-        fmt::format("{:>3}{:>10}{:>10.3f}{:>12.1f}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}  {}\n",
-                    ++number, format_bytes(e.memory_bytes), e.step_s, e.tokens_per_s_per_gpu,
-                    100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble,
-                    100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
+    text += fmt::format(
+        "{:>3}{:>10}{:>8}{:>7}{:>10.3f}{:>12.1f}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}"
+        "  {}\n",
+        ++number, format_bytes(e.memory_bytes), planner.job().batch,
+        micro_batches_per_step(e.layout, planner.job().batch), e.step_s, e.tokens_per_s_per_gpu,
+        100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble, 100 * e.exposed_s() / e.step_s,
+        kilojoule(e.node_joule), to_string(e));
   text += fmt::format(
       "{}, {} fit into {}. Memory of the fullest rank, with {} for context and libraries. MFU % "
       "counts "
@@ -157,6 +218,7 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
           : "nodes without PUE",
       rank_by == RankBy::Energy ? ", and the layouts are ordered by it" : "",
       imbalance_text(planner.job()));
+  text += legend(result.best);
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
         "{} tokens with the first layout: {}", format_count(tokens),
@@ -169,17 +231,20 @@ std::string misses_table(const SearchResult& result) {
   if (result.misses.empty()) return "";
   std::string text = "Near misses:\n";
   for (const SearchResult::Miss& miss : result.misses)
-    text += fmt::format("  {:<60} {}\n", to_string(miss.evaluation.layout), miss.reason);
+    text += fmt::format("  {:<60} {}\n", to_string(miss.evaluation), miss.reason);
   return text;
 }
 
 std::string explained(Planner& planner, const Evaluation& e, double tokens) {
   const Layout& l = e.layout;
-  std::string text = fmt::format("{}\n\nMemory per rank, GiB:\n{}", to_string(l),
-                                 stage_table(planner.memory(l), false).text({.indent = 2}));
+  std::string text =
+      fmt::format("{}\n\nMemory per rank, GiB:\n{}", to_string(e),
+                  stage_table(planner.memory(l, e.offload), false).text({.indent = 2}));
   text += fmt::format("With {} for context and libraries, the fullest rank needs {} (stage {}).\n",
                       format_bytes(planner.machine().gpu.own_gb * 1e9),
                       format_bytes(e.memory_bytes), e.fullest_stage);
+  if (e.host_bytes > 0)
+    text += fmt::format("A rank offloads {} to host memory.\n", format_bytes(e.host_bytes));
   const auto line = [&](const char* name, double seconds) {
     return fmt::format("  {:<34}{:>10.4f} s{:>7.1f} %\n", name, seconds, 100 * seconds / e.step_s);
   };
@@ -189,8 +254,10 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
           line("pipeline bubble", e.bubble * e.step_s) +
           line("exposed communication, tp, cp, ep", e.tensor_s) +
           line("exposed communication, dp", e.data_s) +
-          line("exposed communication, pp", e.message_s) + line("optimizer", e.optimizer_s) +
-          line("data loading, logging", e.other_s) + line("total", e.step_s);
+          line("exposed communication, pp", e.message_s) +
+          (e.host_bytes > 0 ? line("exposed copies of offloaded data", e.offload_s) : "") +
+          line("optimizer", e.optimizer_s) + line("data loading, logging", e.other_s) +
+          line("total", e.step_s);
   text += fmt::format("\n{:.1f} tokens/s/GPU{}, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
                       planner.job().model.fp8.on()
                           ? fmt::format(" in fp8 {}", fp8_yaml(planner.job().model.fp8))
@@ -232,7 +299,9 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
             {"sequence_parallel", l.sequence_parallel},
             {"recompute", to_string(l.recompute)},
             {"recompute_every", l.recompute_every}}},
+          {"offload", {{"optimizer", e.offload.on}, {"gradients", e.offload.gradients}}},
           {"fits", e.fits},
+          {"host_memory_bytes", std::llround(e.host_bytes)},
           {"memory_bytes", std::llround(e.memory_bytes)},
           {"fullest_stage", e.fullest_stage},
           {"step_time_s", e.step_s},
@@ -244,6 +313,7 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
           {"tensor_wait_s", e.tensor_s},
           {"data_wait_s", e.data_s},
           {"message_wait_s", e.message_s},
+          {"offload_wait_s", e.offload_s},
           {"optimizer_s", e.optimizer_s},
           {"gpu_energy_j", e.gpu_joule},
           {"node_energy_j", machine.node.host_w < 0 ? nlohmann::ordered_json(nullptr)
@@ -258,7 +328,19 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
                                 {"gpu_mwh", f.energy.gpu_mwh},
                                 {"node_mwh", Cell(f.energy.node_mwh).value},
                                 {"facility_mwh", Cell(f.energy.facility_mwh).value},
-                                {"checkpoints", std::llround(f.checkpoints)}};
+                                {"checkpoints", std::llround(f.checkpoints)},
+                                {"checkpoint_every", f.checkpoint_every}};
+  if (f.failures)
+    run["failures"] = {{"run_mtbf_s", f.failures->mtbf_s},
+                       {"failures", f.failures->failures},
+                       {"lost_s", f.failures->lost_s},
+                       {"restarts_s", f.failures->restarts_s},
+                       {"gpu_hours", f.failures->gpu_hours},
+                       {"mwh", f.failures->mwh},
+                       {"mwh_of", f.failures->mwh_of},
+                       {"euro", Cell(f.failures->euro).value},
+                       {"best_checkpoint_every", f.failures->best_every},
+                       {"spare_nodes", f.failures->spare_nodes}};
   if (f.checkpoint_s) {
     run["checkpoint_s"] = *f.checkpoint_s;
     run["storage_gb_s"] = f.storage.gb_s;
@@ -280,7 +362,9 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), misses = best;
   for (const Evaluation& e : result.best) {
     best.push_back(to_json(e, machine));
-    best.back()["stage_memory_bytes"] = stage_table(planner.memory(e.layout), true).json();
+    best.back()["accumulation"] = micro_batches_per_step(e.layout, job.batch);
+    best.back()["stage_memory_bytes"] =
+        stage_table(planner.memory(e.layout, e.offload), true).json();
     if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
   }
   for (const SearchResult::Miss& miss : result.misses) {
@@ -318,6 +402,23 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   return json_lines(root);
 }
 
+std::string scaling_json(const std::vector<ScalingRow>& rows, const Machine& machine,
+                         const SearchRequest& request, double tokens) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ScalingRow& row : rows) {
+    nlohmann::ordered_json one = {{"gpus", row.gpus},
+                                  {"batch", row.batch},
+                                  {"accumulation", row.accumulation},
+                                  {"efficiency", row.efficiency}};
+    if (const double price = machine.facility.eur_per_gpu_hour; price >= 0)
+      one["euro_per_billion_tokens"] = 1e9 / row.evaluation.tokens_per_s_per_gpu / 3600 * price;
+    one.update(to_json(row.evaluation, machine));
+    if (row.run) one["run"] = run_json(*row.run, tokens);
+    list.push_back(std::move(one));
+  }
+  return json_lines({{"model", request.model}, {"machine", machine.name}, {"rows", list}});
+}
+
 std::string training_yaml(const Planner& planner, const Evaluation& e, const TrainingInputs& inputs,
                           double tokens) {
   const PlanJob& job = planner.job();
@@ -340,13 +441,20 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
                   yaml_quoted(inputs.tokenizer.empty() ? "bytes" : inputs.tokenizer), job.length);
   std::string todo =
       tokens > 0 ? "" : "# FILL IN train.steps: 1000 is a placeholder (or plan with --tokens).\n";
+  const RunFootprint run = footprint_of(e, job, planner.machine(), tokens);
+  if (tokens > 0 && run.failures && run.failures->spare_nodes > 0)
+    todo += fmt::format("# Launch with --spare-nodes {}.\n", run.failures->spare_nodes);
+  std::string offload;
+  if (e.offload.on)
+    offload = fmt::format("offload: {{optimizer: true, gradients: {}, update: device}}\n",
+                          e.offload.gradients);
   return fmt::format(
       "# Plan for {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} of memory per rank.\n"
       "run: {{dir: runs/{}, seed: 1}}\n"
       "model: {{{}: {}}}\n{}batch: {{global: {}, micro: {}}}\n"
       "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}train: {{steps: {:.0f}, "
       "precision: {}, {}checkpoint_every: {}}}\n"
-      "layout: {}\n"
+      "layout: {}\n{}"
       "device: auto\n",
       yaml_quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
       e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
@@ -354,7 +462,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       job.optimizer.kind == OptimizerKind::Muon ? "kind: muon, " : "",
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
       job.model.fp8.on() ? fmt::format("fp8: {}, ", fp8_yaml(job.model.fp8)) : "",
-      job.checkpoint_every, to_flow_yaml(l));
+      run.checkpoint_every, to_flow_yaml(l), offload);
 }
 
 }  // namespace kintsugi

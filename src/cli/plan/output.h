@@ -4,6 +4,7 @@
 #include <string>
 
 #include "plan/costs/footprint.h"
+#include "plan/search/scaling.h"
 #include "plan/search/search.h"
 
 namespace kintsugi {
@@ -11,6 +12,8 @@ namespace kintsugi {
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
                        RankBy rank_by);
 std::string misses_table(const SearchResult& result);
+// What the short forms in a table of these layouts mean.
+std::string legend(const std::vector<Evaluation>& rows);
 std::string explained(Planner& planner, const Evaluation& evaluation, double tokens);
 // The pipeline diagram of `explained` as SVG, for a layout with pp > 1.
 std::string pipeline_svg(const PlanJob& job, const Layout& layout);
@@ -26,8 +29,13 @@ struct SearchRequest {
 std::string search_json(const SearchResult& result, Planner& planner, const SearchRequest& request,
                         double tokens);
 
+std::string scaling_json(const std::vector<ScalingRow>& rows, const Machine& machine,
+                         const SearchRequest& request, double tokens);
+
 // "1000 steps, 2.1 days, …": time, energy and cost, without checkpoints.
 std::string footprint_text(const RunFootprint& footprint, const Machine& machine);
+// "Failures: a node every 4 h …": what they cost a run.
+std::string failures_text(const RunFailures& failures);
 
 // A configuration for `kintsugi train`. Empty inputs become placeholders marked FILL IN.
 struct TrainingInputs {

@@ -18,17 +18,21 @@ namespace {
 // one of some others: ignoring them would mislead the user.
 void refuse_options_without_effect(const CLI::App& command) {
   using Rules = std::vector<std::pair<std::string, std::vector<std::string>>>;
-  const Rules unused = {{"--scaling",
-                         {"--config", "--tokens", "--checkpoint-every", "--best", "--explain",
-                          "--emit", "--data", "--tokenizer", "--json"}},
-                        {"--config",
-                         {"--model", "--batch", "--length", "--precision", "--optimizer",
-                          "--tokens", "--checkpoint-every", "--explain", "--emit", "--data",
-                          "--tokenizer", "--svg", "--json", "--overwrite"}}};
+  const Rules unused = {
+      {"--scaling", {"--config", "--best", "--explain", "--emit", "--data", "--tokenizer"}},
+      {"--nodes", {"--gpus"}},
+      {"--config",
+       {"--model", "--batch", "--length", "--precision", "--optimizer", "--tokens",
+        "--checkpoint-every", "--explain", "--emit", "--data", "--tokenizer", "--svg", "--json",
+        "--overwrite"}}};
   const Rules needed = {{"--svg", {"--scaling", "--explain"}},
                         {"--data", {"--emit"}},
                         {"--tokenizer", {"--emit"}},
-                        {"--checkpoint-every", {"--tokens", "--emit"}}};
+                        {"--checkpoint-every", {"--tokens", "--emit"}},
+                        {"--node-mtbf", {"--tokens", "--config"}},
+                        {"--save-time", {"--tokens", "--config"}},
+                        {"--restart-time", {"--tokens", "--config"}},
+                        {"--repair-time", {"--tokens", "--config"}}};
   const auto given = [&](const std::string& name) { return command.get_option(name)->count() > 0; };
   for (const auto& [with, options] : unused)
     for (const std::string& name : options)
@@ -47,6 +51,7 @@ void add_job_options(CLI::App& command, PlanSearchOptions& search) {
       "tokens; adds them up");
   add("--machine", search.machine, "A machine's name (kintsugi plan machines) or YAML file");
   add("--gpus", search.gpus, "Number of GPUs");
+  add("--nodes", search.nodes, "Number of nodes, instead of --gpus");
   add("--batch", search.batch, "Sequences per step (default: about 4M tokens)");
   add("--length", search.length, "Tokens per sequence (default: the model's maximum, at most 8192)",
       whole_number(between(1, 1 << 30)));
@@ -59,8 +64,28 @@ void add_job_options(CLI::App& command, PlanSearchOptions& search) {
       real_number(between(1, 1e4)));
   add("--tokens", search.tokens, "Tokens of the whole run; adds its days, energy and CO2e");
   add("--checkpoint-every", search.checkpoint_every,
-      "With --tokens or --emit: steps between checkpoints (default: 250; 0: none)",
+      "With --tokens or --emit: steps between checkpoints (default: 250, or what is best if "
+      "failures of nodes are counted; 0: none)",
       whole_number(between(0, 1e12)));
+}
+
+void add_failure_options(CLI::App& command, PlanSearchOptions& search) {
+  const AddOption add(command);
+  const CLI::Validator time = duration(above(0));
+  add("--node-mtbf", search.node_mtbf,
+      "With --tokens or --config: mean time between failures of a node, such as 250d; adds what "
+      "they cost, how often to save, and spare nodes (default: the machine's; none: not counted)",
+      time);
+  add("--save-time", search.save_time,
+      "With --tokens or --config: time that training waits for a checkpoint, and that reading one "
+      "takes (default: from the machine's storage_gb_s)",
+      time);
+  add("--restart-time", search.restart_time,
+      "With --tokens or --config: from a failure until the ranks read the checkpoint (default: "
+      "2min)",
+      time);
+  add("--repair-time", search.repair_time,
+      "With --tokens or --config: time between repairs of nodes (default: 1d)", time);
 }
 
 void add_result_options(CLI::App& command, PlanSearchOptions& search) {
@@ -70,6 +95,7 @@ void add_result_options(CLI::App& command, PlanSearchOptions& search) {
       "Price of a GPU-hour (default: the machine's), for --rank-by cost, --tokens or --scaling",
       real_number(between(0, 1e6)));
   add_search_limits(command, search.limits);
+  add_offload_option(command, search.limits);
   add("--best", search.limits.best,
       "Number of layouts to print (default: 10; with --explain: none)",
       whole_number(between(1, 1000)));
@@ -91,12 +117,16 @@ void add_plan_command(CLI::App& app) {
       "plan", "Find the best layout of a model on a machine; draw schedules, tune");
   const auto search = std::make_shared<PlanSearchOptions>();
   add_job_options(*command, *search);
+  add_failure_options(*command, *search);
   add_result_options(*command, *search);
   command->footer(
       "Each command has its own --help with an example.\n\nExamples:\n"
       "  kintsugi plan --model gpt-175b --machine frontier --gpus 1024 --batch 10240\n"
       "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 64 --tokens 1T --explain 1\n"
       "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 8 --precision fp8\n"
+      "  kintsugi plan --model llama-70b --machine dgx-h100 --nodes 2 --offload all\n"
+      "  kintsugi plan --model llama-8b --machine jupiter --nodes 64 --tokens 1T --node-mtbf 250d\n"
+      "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 64 --scaling strong --tokens 1T\n"
       "  kintsugi plan --config stages.yaml --machine dgx-h100 --gpus 64 --best 1\n"
       "  kintsugi plan schedule 1f1b --stages 4 --micro-batches 8\n"
       "  kintsugi plan tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}'");
@@ -109,6 +139,7 @@ void add_plan_command(CLI::App& app) {
     if (!command->get_subcommands().empty()) return;
     refuse_options_without_effect(*command);
     search->best_given = command->get_option("--best")->count() > 0;
+    search->checkpoints_given = command->get_option("--checkpoint-every")->count() > 0;
     if (!search->config.empty()) return plan_run(*search);
     if (search->model.empty())
       user_error("give --model or --config, or a command; kintsugi plan --help lists them");

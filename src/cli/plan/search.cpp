@@ -31,6 +31,17 @@ std::int64_t usual_batch(std::int64_t length, std::int64_t gpus) {
   return gpus * (std::int64_t{1} << std::lround(std::max(0.0, std::log2(per_gpu))));
 }
 
+// What the options also say about the job of a configuration.
+void fill_common(const PlanSearchOptions& options, PlanJob& job) {
+  job.imbalance = options.imbalance;
+  const auto seconds = [](const std::string& text, double usual) {
+    return text.empty() ? usual : parse_duration_s(text);
+  };
+  job.save_s = seconds(options.save_time, 0);
+  job.restart_s = seconds(options.restart_time, kUsualRestart);
+  job.repair_s = seconds(options.repair_time, kUsualRepair);
+}
+
 // The job of the options, without a batch size.
 PlanJob job_of(const PlanSearchOptions& options) {
   PlanJob job{.model = resolve_model(options.model)};
@@ -46,7 +57,8 @@ PlanJob job_of(const PlanSearchOptions& options) {
     job.precision = parse_precision(options.precision);
   if (options.optimizer == "muon") job.optimizer.kind = OptimizerKind::Muon;
   job.checkpoint_every = options.checkpoint_every;
-  job.imbalance = options.imbalance;
+  job.best_checkpoints = !options.checkpoints_given;
+  fill_common(options, job);
   return job;
 }
 
@@ -58,6 +70,21 @@ SearchResult search_with_progress(Planner& planner, const SearchLimits& limits) 
 [[noreturn]] void refuse(Planner& planner, const SearchLimits& limits, const SearchResult& result,
                          const JobOn& job_on) {
   user_error("{}", why_nothing_fits(planner, limits, result, job_on));
+}
+
+double tokens_of(const PlanSearchOptions& options) {
+  return options.tokens.empty() ? 0 : static_cast<double>(count_of("--tokens", options.tokens));
+}
+
+// What the days, MWh and cost of a scaling table are.
+std::string scaled_run_text(const std::vector<ScalingRow>& rows, double tokens) {
+  const RunFootprint& last = *rows.back().run;
+  std::string text =
+      fmt::format("Days and MWh of {}: of {} tokens, with checkpoints{}.\n", last.energy.co2_of,
+                  format_count(tokens), last.failures ? " and failures of nodes" : "");
+  if (last.failures)
+    text += fmt::format("On {} GPUs: {}\n", rows.back().gpus, failures_text(*last.failures));
+  return text;
 }
 
 void show_scaling(const PlanSearchOptions& options, const Machine& machine, const JobOn& job_on) {
@@ -78,10 +105,11 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
     gpus.insert(gpus.begin(), half);
   }
   if (!strong) job.batch = job.batch * gpus.front() / most;
+  const double tokens = tokens_of(options);
   const auto rows = [&] {
     Progress progress("plan", 0, "numbers of GPUs");
     return scaling(job, machine, options.limits, strong ? ScalingKind::Strong : ScalingKind::Weak,
-                   gpus, progress.callback());
+                   gpus, tokens, progress.callback());
   }();
   if (rows.empty()) {
     Planner planner(job_on(most), machine);
@@ -96,8 +124,44 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
     write_output_file("--svg", options.svg, options.output_rule(),
                       scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model,
                                                     machine.name, options.scaling)));
-  fmt::print("{}{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), notes,
-             undriven_note(machine));
+  if (options.as_json)
+    return fmt::print(
+        "{}", scaling_json(rows, machine, {options.model, options.rank_by, most, 0}, tokens));
+  std::vector<Evaluation> layouts;
+  for (const ScalingRow& row : rows) layouts.push_back(row.evaluation);
+  fmt::print("{}{}{}{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), legend(layouts),
+             tokens > 0 ? scaled_run_text(rows, tokens) : "", notes, undriven_note(machine));
+}
+
+// The value of --gpus, or of --nodes in GPUs.
+std::int64_t gpus_of(const PlanSearchOptions& options, const Machine& machine) {
+  if (options.gpus.empty()) {
+    const std::int64_t nodes = count_of("--nodes", options.nodes);
+    if (nodes <= machine.nodes) return nodes * machine.node.gpus;
+    user_error("--nodes {}: {} has {}", nodes, machine.name, format_number(machine.nodes, "node"));
+  }
+  const std::int64_t gpus = count_of("--gpus", options.gpus);
+  if (gpus <= machine.gpus()) return gpus;
+  user_error("--gpus {}: {} has {}", gpus, machine.name, format_number(machine.gpus(), "GPU"));
+}
+
+void check_offload(const SearchLimits& limits, const Machine& machine) {
+  if (!limits.offload.empty() && limits.offload != "none" && machine.node.host_link_gb_s == 0)
+    user_error(
+        "--offload {}: {} has no node.host_link_gb_s, the bandwidth between a GPU and host memory",
+        limits.offload, machine.name);
+  if (limits.offload == "gradients" && limits.schedule == "zb-h1")
+    user_error("--offload gradients cannot be used with --schedule zb-h1");
+}
+
+void fill_failures(const PlanSearchOptions& options, Machine& machine) {
+  if (options.node_mtbf.empty()) return;
+  if (machine.storage_gb_s == 0 && options.save_time.empty())
+    user_error("--node-mtbf: {} has no storage_gb_s: give --save-time, the time of a checkpoint",
+               machine.name);
+  if (options.checkpoints_given && options.checkpoint_every == 0)
+    user_error("--checkpoint-every 0: with --node-mtbf every failure would begin the run again");
+  machine.node.mtbf_h = parse_duration_s(options.node_mtbf) / 3600;
 }
 
 // Checks all options before the search begins.
@@ -105,7 +169,8 @@ Machine checked_machine(PlanSearchOptions& options) {
   const char* const task = options.config.empty() ? "--model" : "--config";
   if (options.machine.empty())
     user_error("{} needs --machine: a name ({}…) or a YAML file", task, "frontier, dgx-h100, ");
-  if (options.gpus.empty()) user_error("{} needs --gpus: the number of GPUs", task);
+  if (options.gpus.empty() && options.nodes.empty())
+    user_error("{} needs --gpus or --nodes: how many of them", task);
   if (!options.scaling.empty() && options.scaling != "strong" && options.scaling != "weak")
     user_error("--scaling is '{}': give strong or weak", options.scaling);
   if (!options.emit.empty()) check_output_file("--emit", options.emit, options.output_rule());
@@ -113,9 +178,9 @@ Machine checked_machine(PlanSearchOptions& options) {
   refuse_same_output("--emit", options.emit, "--svg", options.svg);
   Machine machine = load_machine(options.machine);
   if (options.eur_per_gpu_hour >= 0) machine.facility.eur_per_gpu_hour = options.eur_per_gpu_hour;
-  const std::int64_t gpus = count_of("--gpus", options.gpus);
-  if (gpus > machine.gpus())
-    user_error("--gpus {}: {} has {}", gpus, machine.name, format_number(machine.gpus(), "GPU"));
+  const std::int64_t gpus = gpus_of(options, machine);
+  check_offload(options.limits, machine);
+  fill_failures(options, machine);
   SearchLimits& limits = options.limits;
   limits.gpus = static_cast<int>(gpus);
   limits.rank_by = parse_rank_by(options.rank_by);
@@ -175,6 +240,14 @@ void add_search_limits(CLI::App& command, SearchLimits& limits) {
       "Only layouts with this schedule: gpipe, 1f1b, interleaved or zb-h1");
 }
 
+void add_offload_option(CLI::App& command, SearchLimits& limits) {
+  const AddOption add(command);
+  add("--offload", limits.offload,
+      "What to keep in host memory: none, optimizer, gradients (and optimizer), or all: try each "
+      "(default: something only if nothing fits without)",
+      CLI::IsMember({"none", "optimizer", "gradients", "all"}));
+}
+
 std::int64_t count_of(const char* option, const std::string& text) {
   try {
     const std::int64_t value = parse_count(text);
@@ -198,8 +271,7 @@ void plan_search(PlanSearchOptions options) {
     job.batch = batch > 0 ? batch : usual_batch(job.length, gpus);
     return job;
   };
-  const double tokens =
-      options.tokens.empty() ? 0 : static_cast<double>(count_of("--tokens", options.tokens));
+  const double tokens = tokens_of(options);
   SearchLimits& limits = options.limits;
   if (!options.scaling.empty()) return show_scaling(options, machine, job_on);
 
@@ -223,6 +295,21 @@ void plan_search(PlanSearchOptions options) {
     fmt::print("{}{}", search_text(options, planner, result, tokens), undriven_note(machine));
 }
 
+namespace {
+
+// What a configuration offloads stays so, unless --offload is given.
+SearchLimits limits_of(const PlanSearchOptions& options, const RunConfig& stage,
+                       const Machine& machine) {
+  SearchLimits limits = options.limits;
+  const OffloadConfig& offload = stage.offload;
+  if (!limits.offload.empty() || !(offload.optimizer || offload.gradients)) return limits;
+  limits.offload = offload.gradients ? "gradients" : "optimizer";
+  check_offload(limits, machine);
+  return limits;
+}
+
+}  // namespace
+
 void plan_run(PlanSearchOptions options) {
   const Machine machine = checked_machine(options);
   const RunConfig run = load_run_config(options.config);
@@ -232,12 +319,12 @@ void plan_run(PlanSearchOptions options) {
   for (std::int64_t i = 0; i < run.stage_count(); ++i) {
     const RunConfig stage = run.at_stage(i);
     PlanJob job = plan_job(stage);
-    job.imbalance = options.imbalance;
+    fill_common(options, job);
     Planner planner(job, machine);
-    const SearchResult result = search_with_progress(planner, options.limits);
+    const SearchLimits limits = limits_of(options, stage, machine);
+    const SearchResult result = search_with_progress(planner, limits);
     if (result.best.empty()) {
-      const std::string why =
-          why_nothing_fits(planner, options.limits, result, [&](int) { return job; });
+      const std::string why = why_nothing_fits(planner, limits, result, [&](int) { return job; });
       user_error("{}{}{}", stage.stage_title(), run.stages.empty() ? "" : ": ", why);
     }
     if (!run.stages.empty())
@@ -250,8 +337,9 @@ void plan_run(PlanSearchOptions options) {
     tokens += stage.total_tokens();
   }
   if (!run.stages.empty())
-    text += fmt::format("All stages, each with its first layout: {} tokens, {}\n",
-                        format_count(tokens), footprint_text(*total, machine));
+    text += fmt::format("All stages, each with its first layout: {} tokens, {}\n{}",
+                        format_count(tokens), footprint_text(*total, machine),
+                        total->failures ? failures_text(*total->failures) + "\n" : "");
   fmt::print("{}{}", text, undriven_note(machine));
 }
 

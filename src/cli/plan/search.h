@@ -16,12 +16,15 @@ namespace kintsugi {
 struct PlanSearchOptions {
   std::string model = {}, machine = {};
   std::string config = {};  // a run's configuration, instead of a model
-  std::string gpus = {}, batch = {}, tokens = {};
+  std::string gpus = {}, nodes = {}, batch = {}, tokens = {};
   std::int64_t length = 0;              // 0: the model's maximum, at most 8192
   std::int64_t checkpoint_every = 250;  // steps, the default of train; 0: never
   std::string precision = "bf16";
   std::string optimizer = "adamw";
   double imbalance = kUsualImbalance;
+  bool checkpoints_given = false;  // checkpoint_every is not the default
+  // Failures of nodes: durations; empty: as the machine says, or the usual.
+  std::string node_mtbf = {}, save_time = {}, restart_time = {}, repair_time = {};
   std::string rank_by = "time";
   SearchLimits limits = {};
   double eur_per_gpu_hour = -1;  // -1: the machine's
@@ -34,6 +37,7 @@ struct PlanSearchOptions {
 };
 // --tp, --cp, …: only some layouts.
 void add_search_limits(CLI::App& command, SearchLimits& limits);
+void add_offload_option(CLI::App& command, SearchLimits& limits);
 // Parses the value of an option as an integer of at least 1; UserError otherwise.
 std::int64_t count_of(const char* option, const std::string& text);
 

@@ -237,7 +237,8 @@ PredictedStep predict(const ProfileFacts& facts, const std::string& source,
   const Machine machine = load_machine(machine_name);
   const RunConfig config =
       parse_saved_config(facts.config, "the configuration in " + source).at_stage(facts.stage);
-  const Evaluation e = Planner(plan_job(config), machine).timing(layout_on(config, facts.ranks));
+  const Evaluation e = Planner(plan_job(config), machine)
+                           .timing(layout_on(config, facts.ranks), planned_offload(config.offload));
   return {machine.name,
           {.matmul_s = e.matmul_s,
            .attention_s = e.attention_s,

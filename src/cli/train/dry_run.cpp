@@ -24,6 +24,10 @@ bool offloads(const OffloadConfig& offload) {
   return offload.optimizer || offload.gradients || offload.activations;
 }
 
+StateOffload planned_offload(const OffloadConfig& offload) {
+  return {.on = offload.optimizer, .gradients = offload.gradients};
+}
+
 PlanJob plan_job(const RunConfig& config) {
   PlanJob job{.model = config.model,
               .length = config.data.sequence_length,
@@ -46,7 +50,7 @@ PlanJob plan_job(const RunConfig& config) {
 namespace {
 
 // The largest device and host memory over all stages. From the engine's own memory plan, because
-// the planner's memory model does not include offload.
+// the planner's does not include offloaded activations and updates on the host.
 MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
   OperationTrace trace;
   std::unique_ptr<Backend> backend;
@@ -83,6 +87,16 @@ std::string fitting_text(double bytes, const Machine& machine) {
                          : fmt::format(", but leaves less than the planner's margin of {:.3g} %",
                                        100 * machine.gpu.margin));
 }
+// What the time of a step has of the copies.
+std::string copies_text(const OffloadConfig& offload, const Evaluation& e, const Machine& machine) {
+  if (machine.node.host_link_gb_s == 0)
+    return fmt::format("without the copies of offloaded data: {} has no node.host_link_gb_s",
+                       machine.name);
+  std::string text = fmt::format("{:.3f} s of it for copies of offloaded data", e.offload_s);
+  if (offload.optimizer && offload.update != UpdateLocation::Device)
+    text += ", if the device computes the update";
+  return text + (offload.activations ? "; copies of activations are not counted" : "");
+}
 
 // Each prints its prediction for one stage, and throws UserError if it does not fit.
 
@@ -92,10 +106,10 @@ RunFootprint dry_run_with_offload(const RunConfig& config, const Machine& machin
   const double device = device_bytes(need, machine);
   fmt::print(
       "{}\nThe fullest rank needs {} of GPU memory (with {} for context and libraries) and {} of "
-      "host memory.\nA step takes {:.3f} s plus offload transfers that do not overlap with "
-      "compute; these are not modelled.\n",
-      to_string(e.layout), format_bytes(device), format_bytes(machine.gpu.own_gb * 1e9),
-      format_bytes(static_cast<double>(need.host)), e.step_s);
+      "host memory.\nA step takes {:.3f} s, {}.\n",
+      to_string(e), format_bytes(device), format_bytes(machine.gpu.own_gb * 1e9),
+      format_bytes(static_cast<double>(need.host)), e.step_s,
+      copies_text(config.offload, e, machine));
   refuse_too_much(device, "a rank", machine);
   return footprint_of(e, job, machine, config.total_tokens());
 }
@@ -125,7 +139,7 @@ RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int 
   print_tasks(config);
   const PlanJob job = plan_job(config);
   Planner planner(job, machine);
-  const Evaluation e = planner.evaluate(layout_on(config, ranks));
+  const Evaluation e = planner.evaluate(layout_on(config, ranks), planned_offload(config.offload));
   if (offloads(config.offload)) {
     print_snapshot(config, e.layout);
     return dry_run_with_offload(config, machine, job, e);
@@ -205,7 +219,8 @@ namespace {
 PlannedStep planned_step(const RunConfig& stage, const Machine& machine, int ranks) {
   if (stage.layout_auto) user_error("its layout is not known any more");
   if (stage.batch.ramp.on()) user_error("with batch.ramp steps differ");
-  const Evaluation e = Planner(plan_job(stage), machine).timing(layout_on(stage, ranks));
+  const Evaluation e = Planner(plan_job(stage), machine)
+                           .timing(layout_on(stage, ranks), planned_offload(stage.offload));
   PlannedStep step{.seconds = e.step_s, .gpu_j = e.gpu_joule};
   if (machine.node.host_w >= 0) step.node_j = e.node_joule;
   return step;

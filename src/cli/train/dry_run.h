@@ -10,6 +10,8 @@
 namespace kintsugi {
 
 bool offloads(const OffloadConfig& offload);  // anything
+// What the planner counts of it: everything except activations, with updates on the device.
+StateOffload planned_offload(const OffloadConfig& offload);
 // Converts a run configuration to the planner's input.
 PlanJob plan_job(const RunConfig& config);
 

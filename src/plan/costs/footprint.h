@@ -16,18 +16,35 @@ struct RunEnergy {
   std::string co2_of = {};
   std::string missing = {};  // missing keys: "node.host_w and facility.pue"
 };
+double highest_mwh(const RunEnergy& energy);  // of the facility, or else nodes, or else GPUs
 // `host_mwh` is the energy of the hosts; 0 if unknown.
 RunEnergy energy_of(double gpu_mwh, double host_mwh, const Machine& machine);
+
+// What failures of nodes cost a run (NodeSpec::mtbf_h), and how to prepare for them.
+struct RunFailures {
+  double mtbf_s = 0;  // of all nodes of the run
+  double failures = 0;
+  double lost_s = 0;              // training that is done again
+  double restarts_s = 0;          // waiting for the ranks to continue
+  double gpu_hours = 0, mwh = 0;  // of both, and of idle spare nodes; energy of the highest level
+  std::string mwh_of = {};        // that level: "GPUs"
+  std::optional<double> euro = {};
+  std::int64_t best_every = 0;   // steps between checkpoints that cost least
+  std::int64_t spare_nodes = 0;  // replace all nodes that fail between repairs, with kSpareChance
+};
+inline constexpr double kSpareChance = 0.99;
 
 // Time, energy and cost of a whole run.
 struct RunFootprint {
   double steps = 0, days = 0, gpu_hours = 0;
   RunEnergy energy = {};
   std::optional<double> euro = {};
-  double checkpoint_gb = 0;                 // weights and optimizer state
-  std::optional<double> checkpoint_s = {};  // pause of training for one checkpoint
-  StorageRate storage = {};                 // that it was computed with
-  double checkpoints = 0;                   // of the whole run; their time is part of `days`
+  double checkpoint_gb = 0;                  // weights and optimizer state
+  std::optional<double> checkpoint_s = {};   // pause of training for one checkpoint
+  StorageRate storage = {};                  // that it was computed with
+  double checkpoints = 0;                    // of the whole run; their time is part of `days`
+  std::int64_t checkpoint_every = 0;         // steps
+  std::optional<RunFailures> failures = {};  // all of it is part of the figures above
 };
 // Weights and optimizer state of one checkpoint.
 double checkpoint_bytes(const PlanJob& job);

@@ -12,11 +12,11 @@
 
 namespace kintsugi {
 
-RegionBytes bytes_by_region(const Arena& arena) {
+RegionBytes bytes_by_region(const Arena& arena, Side side) {
   RegionBytes bytes;
   for (int i = 0; i < kRegions; ++i)
     bytes[static_cast<std::size_t>(i)] =
-        static_cast<std::int64_t>(arena.bytes(static_cast<Region>(i)));
+        static_cast<std::int64_t>(arena.bytes(static_cast<Region>(i), side));
   return bytes;
 }
 RegionBytes operator+(const RegionBytes& a, const RegionBytes& b) {

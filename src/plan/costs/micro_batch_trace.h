@@ -13,7 +13,7 @@ namespace kintsugi {
 
 using RegionBytes = std::array<std::int64_t, kRegions>;
 
-RegionBytes bytes_by_region(const Arena& arena);
+RegionBytes bytes_by_region(const Arena& arena, Side side = Side::Device);
 RegionBytes operator+(const RegionBytes& a, const RegionBytes& b);
 RegionBytes operator-(const RegionBytes& a, const RegionBytes& b);
 RegionBytes operator*(std::int64_t times, const RegionBytes& a);

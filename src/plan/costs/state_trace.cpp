@@ -24,7 +24,10 @@ std::vector<int> layers_of(const ModelLayers& model, const StageContents& stage)
 }
 
 StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& layout,
-                  const StageContents& stage, const Coordinates& coordinates) {
+                  const StageContents& stage, const Coordinates& coordinates,
+                  StateOffload offload) {
+  // The host's update is not planned: what it costs depends on the host's cores.
+  offload.update = UpdateLocation::Device;
   OperationTrace trace;
   SimBackend backend(trace, job.classifier_elements);
   const Groups groups = sim_groups(grid_of(layout, job.model), coordinates, trace);
@@ -44,12 +47,14 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
        .reduce_in_bf16 = job.reduce_in_bf16,
        .tied = job.model.tied,
        .halved_backward = layout.pp > 1 && layout.schedule == PipelineKind::ZeroBubbleH1,
+       .offload_gradients = offload.gradients,
        .keep_fp8_weights = job.model.fp8.keep_weights,
-       .unrounded_fp8_weights = true});
+       .unrounded_fp8_weights = !offload.on && !offload.gradients});
   CopySums copies(backend, arena, sharding, groups);
-  Optimizer optimizer(backend, arena, sharding, job.optimizer);
+  Optimizer optimizer(backend, arena, sharding, job.optimizer, offload);
   StateTrace state;
   state.memory = bytes_by_region(arena);
+  state.host = bytes_by_region(arena, Side::Host);
   state.parameters = static_cast<double>(set.buffer_elements());
   const int buckets = static_cast<int>(set.buckets().size());
   for (int bucket = 0; bucket < buckets; ++bucket) {
@@ -91,6 +96,7 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
 // sum += n (b - a)
 void add_difference(StateTrace& sum, int n, const StateTrace& b, const StateTrace& a) {
   sum.memory = sum.memory + n * (b.memory - a.memory);
+  sum.host = sum.host + n * (b.host - a.host);
   sum.step_bytes += n * (b.step_bytes - a.step_bytes);
   sum.step_kernels += n * (b.step_kernels - a.step_kernels);
   sum.parameters += n * (b.parameters - a.parameters);
@@ -116,16 +122,17 @@ StageContents stage_contents(const ModelLayers& model, const std::vector<StageLa
 
 StateTrace trace_state(const PlanJob& job, const ModelLayers& model, const Layout& layout,
                        const StageContents& stage, const Coordinates& coordinates,
-                       const StateOf& known) {
-  // Which rank transforms which matrix is not linear in the number of layers.
-  if (job.optimizer.kind == OptimizerKind::Muon)
-    return traced(job, model, layout, stage, coordinates);
+                       const StateOf& known, const StateOffload& offload) {
+  // Which rank transforms which matrix is not linear in the number of layers, and neither is the
+  // size of the buffers of offloaded state.
+  if (job.optimizer.kind == OptimizerKind::Muon || offload.on || offload.gradients)
+    return traced(job, model, layout, stage, coordinates, offload);
   StageContents few = stage;
   for (int& count : few.layers)
     if (count > kExactLayers) count = kExactLayers - 1;
-  if (few == stage) return traced(job, model, layout, stage, coordinates);
+  if (few == stage) return traced(job, model, layout, stage, coordinates, {});
   const auto state = [&](const StageContents& contents) {
-    return known ? known(contents) : traced(job, model, layout, contents, coordinates);
+    return known ? known(contents) : traced(job, model, layout, contents, coordinates, {});
   };
   const StateTrace base = state(few);
   StateTrace sum = base;

@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "model/stage.h"
+#include "optim/offloaded_update.h"
 #include "plan/costs/micro_batch_trace.h"
 
 namespace kintsugi {
 
 // Memory of weights, gradients and optimizer of one rank, and the work at the end of a step.
 struct StateTrace {
-  RegionBytes memory = {};
-  double step_bytes = 0;  // moved by norm, clipping and update
+  RegionBytes memory = {}, host = {};  // of the device, and offloaded
+  double step_bytes = 0;               // moved by norm, clipping and update
   double step_kernels = 0;
   std::vector<TracedOperation> step_matmuls = {};  // of an update of whole matrices
   // Calls and bytes of the collectives after the last micro-batch, by group and kind.
@@ -43,6 +44,6 @@ StageContents stage_contents(const ModelLayers& model, const std::vector<StageLa
 using StateOf = std::function<StateTrace(const StageContents&)>;
 StateTrace trace_state(const PlanJob& job, const ModelLayers& model, const Layout& layout,
                        const StageContents& stage, const Coordinates& coordinates = {},
-                       const StateOf& known = {});
+                       const StateOf& known = {}, const StateOffload& offload = {});
 
 }  // namespace kintsugi

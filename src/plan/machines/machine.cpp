@@ -54,6 +54,9 @@ void describe(V& v, NodeSpec& c) {
   v("host_w", c.host_w, kRate);
   v("storage_gb_s", c.storage_gb_s, kRate);
   v("loader_mtokens_s", c.loader_mtokens_s, kRate);
+  v("host_memory_gb", c.host_memory_gb, kRate);
+  v("host_link_gb_s", c.host_link_gb_s, kRate);
+  v("mtbf_h", c.mtbf_h, kRate);
 }
 
 template <class V>

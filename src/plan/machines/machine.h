@@ -59,6 +59,9 @@ struct NodeSpec {
   double host_w = -1;           // power of the node without the GPUs; -1: unknown
   double storage_gb_s = 0;      // what one node can write to the storage; 0: see storage_of()
   double loader_mtokens_s = 0;  // million tokens/s that the host can load; 0: unlimited
+  double host_memory_gb = 0;    // of the node; 0: unknown
+  double host_link_gb_s = 0;    // between a GPU and host memory; 0: unknown
+  double mtbf_h = 0;            // mean time between failures that end a job; 0: unknown
 };
 
 struct NetworkSpec {

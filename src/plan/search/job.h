@@ -14,6 +14,10 @@ namespace kintsugi {
 // (recalled).
 inline constexpr double kUsualImbalance = 1.5;
 
+// Assumed: noticing, starting the ranks on other nodes, and joining them.
+inline constexpr double kUsualRestart = 120;
+inline constexpr double kUsualRepair = 86400;  // assumed: once per day
+
 // What is trained, independent of the layout.
 struct PlanJob {
   ModelConfig model = {};
@@ -34,6 +38,10 @@ struct PlanJob {
   bool weights = false;                              // EngineOptions::weights
   bool skip_step = false;                            // optimizer.skip_step is on
   std::int64_t checkpoint_every = 0;                 // steps; 0: never
+  bool best_checkpoints = false;  // instead, as often as is best with failures of nodes (mtbf_h)
+  double save_s = 0;  // training waits for a checkpoint; 0: as the machine's storage needs
+  double restart_s = kUsualRestart;  // from a failure to the first step, without reading weights
+  double repair_s = kUsualRepair;    // between repairs of nodes
 
   double tokens() const { return static_cast<double>(batch) * static_cast<double>(length); }
 };

@@ -34,6 +34,7 @@ std::vector<GivenLimit> given_limits(const SearchLimits& limits) {
   add_if_given("--zero", &SearchLimits::zero);
   add_if_given("--recompute", &SearchLimits::recompute);
   add_if_given("--schedule", &SearchLimits::schedule);
+  add_if_given("--offload", &SearchLimits::offload);
   return all;
 }
 
@@ -178,7 +179,7 @@ std::string why_nothing_fits(Planner& planner, const SearchLimits& limits,
                      format_number(result.layouts, "layout"),
                      limited.empty() ? "" : " with " + limited, format_number(limits.gpus, "GPU"),
                      machine.gpu.memory_text(),
-                     format_bytes(result.smallest.memory_bytes), to_string(result.smallest.layout),
+                     format_bytes(result.smallest.memory_bytes), to_string(result.smallest),
                      what_would_fit(planner, limits, result, job_on));
 }
 

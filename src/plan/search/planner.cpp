@@ -8,6 +8,22 @@
 #include "plan/costs/loading.h"
 
 namespace kintsugi {
+namespace {
+
+// The part of a node's memory that may have offloaded state; the rest is for programs, saves and
+// files. Assumed.
+constexpr double kOffloadable = 0.8;
+
+std::int64_t at(const RegionBytes& bytes, Region region) {
+  return bytes[static_cast<std::size_t>(region)];
+}
+
+}  // namespace
+
+std::string to_string(const Evaluation& e) {
+  return to_string(e.layout) + (e.offload.on ? " offload-optimizer" : "") +
+         (e.offload.gradients ? " offload-gradients" : "");
+}
 
 Planner::Planner(PlanJob job, Machine machine, Software software)
     : job_(std::move(job)),
@@ -85,15 +101,17 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   return *entry;
 }
 
-const StateTrace& Planner::state(const Layout& l, const StageContents& contents, int stage) {
+const StateTrace& Planner::state(const Layout& l, const StateOffload& offload,
+                                 const StageContents& contents, int stage) {
   const bool halved = l.pp > 1 && l.schedule == PipelineKind::ZeroBubbleH1;
-  const StateKey key{l.tp,    l.cp * l.dp,   l.expert_ranks(), l.sequence_parallel,
-                     l.zero,  l.shard_group, l.pp > 1,         halved,
-                     contents};
+  const StateKey key{l.tp,       l.cp * l.dp,       l.expert_ranks(), l.sequence_parallel,
+                     l.zero,     l.shard_group,     l.pp > 1,         halved,
+                     offload.on, offload.gradients, contents};
   const auto found = states_.find(key);
   if (found != states_.end()) return found->second;
-  const StateOf known = [&](const StageContents& few) { return state(l, few, stage); };
-  return states_.emplace(key, trace_state(job_, layers_, l, contents, {.pp = stage}, known))
+  const StateOf known = [&](const StageContents& few) { return state(l, offload, few, stage); };
+  return states_
+      .emplace(key, trace_state(job_, layers_, l, contents, {.pp = stage}, known, offload))
       .first->second;
 }
 
@@ -119,21 +137,22 @@ const Planner::Stages& Planner::stages(const Layout& l) {
 
 // ---- memory
 
-std::vector<RegionBytes> Planner::memory(const Layout& l) {
+std::vector<RegionBytes> Planner::memory(const Layout& l, const StateOffload& offload) {
   const MicroBatchCost& p = micro_batch_cost(l);
   const Stages& all = stages(l);
   const auto& all_held = held(l);
   std::vector<RegionBytes> bytes;
   for (std::size_t stage = 0; stage < all.chunks.size(); ++stage)
     bytes.push_back(rank_memory(job_, layers_, l, p.trace,
-                                state(l, all.contents[stage], static_cast<int>(stage)),
+                                state(l, offload, all.contents[stage], static_cast<int>(stage)),
                                 all.chunks[stage], all_held[stage]));
   return bytes;
 }
 
 // ---- time
 
-Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p, int stage) {
+Planner::StageCost Planner::stage_cost(const Layout& l, const StateOffload& offload,
+                                       const MicroBatchCost& p, int stage) {
   const Stages& all = stages(l);
   StageCost cost;
   int layers = 0;
@@ -152,7 +171,7 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p,
     }
     if (chunk.head) cost.forward += p.head;  // includes the backward of the head
   }
-  const StateTrace& held = state(l, all.contents[static_cast<std::size_t>(stage)], stage);
+  const StateTrace& held = state(l, offload, all.contents[static_cast<std::size_t>(stage)], stage);
   if (software_.accumulation_bytes > 0) {
     const double accumulation_s =
         memory_s(machine_.gpu, software_,
@@ -160,9 +179,15 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p,
     cost.backward.memory_s += accumulation_s;
     cost.backward.total_s += accumulation_s;
   }
-  // ZeRO 3 gathers a layer while the previous one computes; ZeRO 2 and 3 reduce-scatter after every
-  // backward.
-  if (l.zero < 2 || l.dp * l.cp == 1) return cost;
+  // The gradients of a layer leave while those of earlier micro-batches arrive. On an H200 this did
+  // not overlap with compute: a layer waits for the buffer of the layer before (bench/README.md).
+  if (offload.gradients) {
+    cost.host_s = host_copy_s(at(held.host, Region::Gradients));
+    cost.backward.total_s += cost.host_s;
+  }
+  // ZeRO 3 gathers a layer while the previous one computes; ZeRO 2 and 3 and offloaded gradients
+  // are reduce-scattered after every backward.
+  if ((l.zero < 2 && !offload.gradients) || l.dp * l.cp == 1) return cost;
   const double calls = software_.layer_calls, slower = calls * software_.communication;
   const double wire = software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
   double gather = 0, scatter = 0;
@@ -191,7 +216,7 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
                                                                      : software_.overlaps_data;
   double before_backward = 0, before_forward = 0, waits = 0, gathers = 0, optimizer = 0;
   for (std::size_t i = 0; i < costs.size(); ++i) {
-    const StateTrace& held = state(l, all.contents[i], static_cast<int>(i));
+    const StateTrace& held = state(l, e.offload, all.contents[i], static_cast<int>(i));
     double gradients = 0, weights = 0, small = 0, matrices = 0;
     for (const auto& [key, traffic] : held.traffic) {
       const auto& [name, collective] = key;
@@ -203,7 +228,7 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
       // Whole matrices are exchanged during the update (MatrixUpdates).
       const bool of_matrices = collective == Collective::AllToAll ||
                                (over_replica && collective == Collective::Broadcast);
-      if (over_shard && !gathers_weights && !of_matrices && l.zero >= 2)
+      if (over_shard && !gathers_weights && !of_matrices && (l.zero >= 2 || e.offload.gradients))
         continue;  // counted per micro-batch
       const double wire =
           over_data && !gathers_weights && !of_matrices && software_.gradient_wire > 0
@@ -231,9 +256,33 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
   e.optimizer_s = optimizer;
 }
 
-Evaluation Planner::evaluate(const Layout& l) {
-  Evaluation e = timing(l);
-  const std::vector<RegionBytes> bytes = memory(l);
+// 0 if the bandwidth is unknown.
+double Planner::host_copy_s(std::int64_t bytes) const {
+  if (machine_.node.host_link_gb_s == 0) return 0;
+  return static_cast<double>(bytes) / (machine_.node.host_link_gb_s * 1e9);
+}
+
+// Offloaded state is on its way in both directions at once, gradients only to the device. The
+// update of a layer waits until the next forward needs it; that of whole matrices does not.
+double Planner::offload_wait_s(const Evaluation& e, const std::vector<StageCost>& costs) {
+  if (!e.offload.on && !e.offload.gradients) return 0;
+  const bool late = job_.optimizer.kind != OptimizerKind::Muon;
+  const Stages& all = stages(e.layout);
+  double most = 0, before_forward = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    const RegionBytes& host = state(e.layout, e.offload, all.contents[i], static_cast<int>(i)).host;
+    const double copies = host_copy_s(at(host, Region::Optimizer) + at(host, Region::Gradients));
+    const double hidden =
+        late ? before_forward + software_.overlaps_gather * costs[i].forward.total_s : 0;
+    most = std::max(most, copies - hidden);
+    before_forward += costs[i].forward.total_s;
+  }
+  return most;
+}
+
+Evaluation Planner::evaluate(const Layout& l, const StateOffload& offload) {
+  Evaluation e = timing(l, offload);
+  const std::vector<RegionBytes> bytes = memory(l, offload);
   for (std::size_t stage = 0; stage < bytes.size(); ++stage)
     if (const double all = static_cast<double>(total(bytes[stage])); all > e.memory_bytes) {
       e.memory_bytes = all;
@@ -241,6 +290,15 @@ Evaluation Planner::evaluate(const Layout& l) {
     }
   e.memory_bytes += machine_.gpu.own_gb * 1e9;
   e.fits = e.memory_bytes <= machine_.gpu.usable_bytes();
+  if (!offload.on && !offload.gradients) return e;
+  const Stages& all = stages(l);
+  for (std::size_t stage = 0; stage < all.contents.size(); ++stage)
+    e.host_bytes = std::max(
+        e.host_bytes, static_cast<double>(total(
+                          state(l, offload, all.contents[stage], static_cast<int>(stage)).host)));
+  const double ranks = static_cast<double>(std::min<std::int64_t>(l.ranks(), machine_.node.gpus));
+  if (machine_.node.host_memory_gb > 0)
+    e.fits = e.fits && ranks * e.host_bytes <= kOffloadable * machine_.node.host_memory_gb * 1e9;
   return e;
 }
 
@@ -268,12 +326,12 @@ StageTimes Planner::stage_times(const Layout& l, const std::vector<StageCost>& c
   return times;
 }
 
-Evaluation Planner::timing(const Layout& l) {
-  Evaluation e{.layout = l};
+Evaluation Planner::timing(const Layout& l, const StateOffload& offload) {
+  Evaluation e{.layout = l, .offload = offload};
   const MicroBatchCost& p = micro_batch_cost(l);
   const double m = static_cast<double>(micro_batches_per_step(l, job_.batch));
   std::vector<StageCost> costs;
-  for (int stage = 0; stage < l.pp; ++stage) costs.push_back(stage_cost(l, p, stage));
+  for (int stage = 0; stage < l.pp; ++stage) costs.push_back(stage_cost(l, offload, p, stage));
   const double message = message_s(l, p);
   const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
   StageTimes times = stage_times(l, costs, message);
@@ -288,10 +346,13 @@ Evaluation Planner::timing(const Layout& l) {
   e.tensor_s = m * (c.forward.exposed_s + c.backward.exposed_s);
   e.data_s = m * c.shard_s;
   e.message_s = m * times.stops[at];
-  e.ideal_s = m * slowest - e.tensor_s - e.data_s - e.message_s;
+  e.offload_s = m * c.host_s;
+  e.ideal_s = m * slowest - e.tensor_s - e.data_s - e.message_s - e.offload_s;
   add_data(l, costs, e);
   e.other_s = software_.step_ms * 1e-3;
-  e.step_s = pipeline_time + (e.data_s - m * c.shard_s) + e.optimizer_s + e.other_s;
+  const double late_update = offload_wait_s(e, costs);
+  e.offload_s += late_update;
+  e.step_s = pipeline_time + (e.data_s - m * c.shard_s) + late_update + e.optimizer_s + e.other_s;
   const double late = std::max(0.0, loading_s(job_, l, machine_) - e.step_s);
   e.other_s += late;
   e.step_s += late;
@@ -300,7 +361,7 @@ Evaluation Planner::timing(const Layout& l) {
   double busy_s = 0;
   for (const StageCost& stage : costs)
     busy_s += m * (stage.forward.total_s - stage.forward.exposed_s + stage.backward.total_s -
-                   stage.backward.exposed_s - stage.shard_s);
+                   stage.backward.exposed_s - stage.shard_s - stage.host_s);
   finish(e, busy_s / l.pp);
   return e;
 }

@@ -19,6 +19,9 @@ struct Evaluation {
   double memory_bytes = 0;  // of the fullest rank, with context and libraries
   int fullest_stage = 0;
   bool fits = false;
+  // What is kept in host memory, and how much of it by the rank that needs most.
+  StateOffload offload = {};
+  double host_bytes = 0;
   double step_s = 0;
   double ideal_s = 0;                                  // compute of the slowest stage
   double matmul_s = 0, attention_s = 0, memory_s = 0;  // its operations by what limits them
@@ -26,6 +29,7 @@ struct Evaluation {
   double tensor_s = 0;     // exposed tp and cp communication
   double data_s = 0;       // exposed dp communication of gradients and weights
   double message_s = 0;    // exposed pp communication
+  double offload_s = 0;    // copies to and from host memory that do not overlap with compute
   double optimizer_s = 0;  // with fp8: and the quantization of the weights
   double other_s = 0;      // logging, late data
   double tokens_per_s_per_gpu = 0;
@@ -35,17 +39,20 @@ struct Evaluation {
 
   double exposed_s() const { return tensor_s + data_s + message_s; }
 };
+// The layout, and what is offloaded: "tp4 pp2 dp8 micro1 zero1 offload-optimizer".
+std::string to_string(const Evaluation& evaluation);
 
 // Evaluates layouts of one job on one machine. Traces that several layouts share are made once.
 class Planner {
  public:
   Planner(PlanJob job, Machine machine, Software software = {});
 
-  Evaluation evaluate(const Layout& layout);
+  // With `offload`, state or gradients are in host memory, and updated on the device.
+  Evaluation evaluate(const Layout& layout, const StateOffload& offload = {});
   // Evaluates everything except the memory.
-  Evaluation timing(const Layout& layout);
+  Evaluation timing(const Layout& layout, const StateOffload& offload = {});
   // The arena of each stage.
-  std::vector<RegionBytes> memory(const Layout& layout);
+  std::vector<RegionBytes> memory(const Layout& layout, const StateOffload& offload = {});
 
   const PlanJob& job() const { return job_; }
   const Machine& machine() const { return machine_; }
@@ -73,14 +80,16 @@ class Planner {
   struct StageCost {
     TraceCost forward, backward;
     double shard_s = 0;  // exposed communication of sharded weights and gradients, in both
+    double host_s = 0;   // exposed copies of offloaded gradients
     double first_s = 0;  // once per step: the weights become fp8
   };
   using MicroBatchKey =
       std::tuple<int, int, int, Dispatch, bool, std::int64_t, Recompute, bool, int>;
-  using StateKey = std::tuple<int, int, int, bool, int, int, bool, bool, StageContents>;
+  using StateKey = std::tuple<int, int, int, bool, int, int, bool, bool, bool, bool, StageContents>;
 
   const MicroBatchCost& micro_batch_cost(const Layout& layout);
-  const StateTrace& state(const Layout& layout, const StageContents& contents, int stage);
+  const StateTrace& state(const Layout& layout, const StateOffload& offload,
+                          const StageContents& contents, int stage);
   const std::vector<HeldMicroBatches>& held(const Layout& layout);
   const Stages& stages(const Layout& layout);
   GroupLinks links(const Layout& layout, GroupKind kind) const;
@@ -88,11 +97,14 @@ class Planner {
                        const LinksOf& links) const;
   LayerCosts layer_costs(const LayerTraces& traces, Recompute recompute, const Software& software,
                          const LinksOf& links) const;
-  StageCost stage_cost(const Layout& layout, const MicroBatchCost& cost, int stage);
+  StageCost stage_cost(const Layout& layout, const StateOffload& offload,
+                       const MicroBatchCost& cost, int stage);
+  double host_copy_s(std::int64_t bytes) const;
   double message_s(const Layout& layout, const MicroBatchCost& cost) const;
   StageTimes stage_times(const Layout& layout, const std::vector<StageCost>& costs,
                          double message) const;
   void add_data(const Layout& layout, const std::vector<StageCost>& costs, Evaluation& e);
+  double offload_wait_s(const Evaluation& e, const std::vector<StageCost>& costs);
   void finish(Evaluation& e, double busy_s) const;
 
   PlanJob job_;

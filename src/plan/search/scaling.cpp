@@ -6,12 +6,14 @@
 #include <cmath>
 
 #include "core/units.h"
+#include "parallel/layout.h"
 
 namespace kintsugi {
 
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const SearchLimits& limits, ScalingKind kind,
-                                const std::vector<int>& gpus, const ProgressCall& progress) {
+                                const std::vector<int>& gpus, double tokens,
+                                const ProgressCall& progress) {
   std::vector<ScalingRow> rows;
   std::int64_t done = 0;
   for (const int count : gpus) {
@@ -24,25 +26,39 @@ std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
     Planner planner(scaled, machine);
     const SearchResult result = search_layouts(planner, row_limits);
     if (result.best.empty()) continue;
-    rows.push_back({count, scaled.batch, result.best.front(), 1});
-    rows.back().efficiency =
-        rows.back().evaluation.tokens_per_s_per_gpu / rows.front().evaluation.tokens_per_s_per_gpu;
+    ScalingRow& row = rows.emplace_back(ScalingRow{count, scaled.batch, result.best.front(), 1});
+    row.accumulation = micro_batches_per_step(row.evaluation.layout, scaled.batch);
+    row.efficiency =
+        row.evaluation.tokens_per_s_per_gpu / rows.front().evaluation.tokens_per_s_per_gpu;
+    if (tokens > 0) row.run = footprint_of(row.evaluation, scaled, machine, tokens);
   }
   return rows;
 }
 
+namespace {
+
+// Days, MWh and cost of a run.
+std::string run_cells(const RunFootprint& run) {
+  return fmt::format("{:>9.4g}{:>10.4g}{}", run.days, highest_mwh(run.energy),
+                     run.euro ? fmt::format("{:>11}", format_count(*run.euro)) : "");
+}
+
+}  // namespace
+
 std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour) {
-  const bool priced = eur_per_gpu_hour >= 0;
+  const bool priced = eur_per_gpu_hour >= 0, runs = !rows.empty() && rows.front().run;
   std::string text =
-      fmt::format("{:>7}{:>8}{:>10}{:>14}{:>12}{}  {}\n", "GPUs", "batch", "step s", "tokens/s/GPU",
-                  "efficiency", priced ? " EUR/Btokens" : "", "layout");
+      fmt::format("{:>7}{:>8}{:>7}{:>10}{:>14}{:>12}{}{}{}  {}\n", "GPUs", "batch", "accum",
+                  "step s", "tokens/s/GPU", "efficiency", priced ? " EUR/Btokens" : "",
+                  runs ? fmt::format("{:>9}{:>10}", "days", "MWh") : "",
+                  runs && priced ? fmt::format("{:>11}", "EUR") : "", "layout");
   for (const ScalingRow& row : rows) {
     const double rate = row.evaluation.tokens_per_s_per_gpu;
     text +=
-        fmt::format("{:>7}{:>8}{:>10.3f}{:>14.1f}{:>11.1f}%{}  {}\n", row.gpus, row.batch,
-                    row.evaluation.step_s, rate, 100 * row.efficiency,
+        fmt::format("{:>7}{:>8}{:>7}{:>10.3f}{:>14.1f}{:>11.1f}%{}{}  {}\n", row.gpus, row.batch,
+                    row.accumulation, row.evaluation.step_s, rate, 100 * row.efficiency,
                     priced ? fmt::format("{:>12.2f}", 1e9 / rate / 3600 * eur_per_gpu_hour) : "",
-                    to_string(row.evaluation.layout));
+                    row.run ? run_cells(*row.run) : "", to_string(row.evaluation));
   }
   return text;
 }
@@ -80,8 +96,8 @@ std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& 
     svg += fmt::format(
         "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{6}: {3:.1f} %, "
         "{4}</title></circle><text x=\"{0:.1f}\" y=\"{5}\" text-anchor=\"middle\">{2}</text>\n",
-        x(row.gpus), y(row.efficiency), row.gpus, 100 * row.efficiency,
-        to_string(row.evaluation.layout), kHeight - kBottom + 18, format_number(row.gpus, "GPU"));
+        x(row.gpus), y(row.efficiency), row.gpus, 100 * row.efficiency, to_string(row.evaluation),
+        kHeight - kBottom + 18, format_number(row.gpus, "GPU"));
   }
   return svg + fmt::format(
                    "<polyline points=\"{}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\"/>\n"

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/costs/footprint.h"
 #include "plan/search/search.h"
 
 namespace kintsugi {
@@ -13,14 +14,17 @@ struct ScalingRow {
   int gpus = 0;
   std::int64_t batch = 0;
   Evaluation evaluation = {};
-  double efficiency = 0;  // tokens/s/GPU relative to the first row
+  double efficiency = 0;                 // tokens/s/GPU relative to the first row
+  std::int64_t accumulation = 1;         // micro-batches per step
+  std::optional<RunFootprint> run = {};  // of so many tokens
 };
 // The best layout for each number of GPUs. Numbers for which no layout fits are left out.
-// `progress`: numbers of GPUs.
+// `tokens`: of a run; 0: rows have none. `progress`: numbers of GPUs.
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const SearchLimits& limits, ScalingKind kind,
-                                const std::vector<int>& gpus, const ProgressCall& progress = {});
-// With a price the table has the cost of a billion tokens.
+                                const std::vector<int>& gpus, double tokens = 0,
+                                const ProgressCall& progress = {});
+// With a price the table has the cost of a billion tokens, and of the run.
 std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour = -1);
 // A diagram of efficiency over GPUs.
 std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& title);

@@ -188,17 +188,21 @@ struct StepTerm {
   const char* name;
   double seconds;
 };
-std::array<StepTerm, 6> terms_of(const Evaluation& e) {
+std::array<StepTerm, 7> terms_of(const Evaluation& e) {
   return {{{"compute", e.ideal_s},
            {"pipeline bubble", e.bubble * e.step_s},
            {"exposed tp and cp communication", e.tensor_s},
            {"exposed dp communication", e.data_s},
            {"exposed pp communication", e.message_s},
+           {"offload", e.offload_s},
            {"optimizer", e.optimizer_s}}};
 }
 
 std::string reason(const Evaluation& e, const Evaluation& best, const Machine& machine,
                    RankBy rank_by) {
+  if (!e.fits && e.memory_bytes <= machine.gpu.memory_gb * 1e9)
+    return fmt::format("does not fit: a rank needs {} of host memory, a node has {}",
+                       format_bytes(e.host_bytes), format_bytes(machine.node.host_memory_gb * 1e9));
   if (!e.fits)
     return fmt::format("does not fit: stage {} needs {}, a GPU has {}", e.fullest_stage,
                        format_bytes(e.memory_bytes), machine.gpu.memory_text());
@@ -215,6 +219,11 @@ std::string reason(const Evaluation& e, const Evaluation& best, const Machine& m
                      terms[worst].seconds - best_terms[worst].seconds);
 }
 
+bool same_plan(const Evaluation& a, const Evaluation& b) {
+  return a.layout == b.layout && a.offload.on == b.offload.on &&
+         a.offload.gradients == b.offload.gradients;
+}
+
 constexpr double kNear = 1.2;  // a near miss needs at most this factor of the GPU memory
 
 // Collects the best layout for each value of tp, pp and so on, to explain why it lost.
@@ -228,6 +237,7 @@ class Misses {
     if (e.fits) keep_best(fmt::format("zero{}", e.layout.zero), e, value);
     if (e.fits) keep_best(fmt::format("recompute {}", to_string(e.layout.recompute)), e, value);
     if (e.fits) keep_best(fmt::format("{}", to_string(e.layout.schedule)), e, value);
+    if (e.fits && e.offload.on) keep_best(e.offload.gradients ? "gradients" : "state", e, value);
     if (!e.fits) keep_best(fmt::format("more memory, zero{}", e.layout.zero), e, value);
   }
   std::vector<SearchResult::Miss> list(const std::vector<Evaluation>& best, const Machine& machine,
@@ -236,11 +246,10 @@ class Misses {
     if (best.empty()) return misses;
     for (const auto& [key, found] : best_) {
       const Evaluation& e = found.second;
-      const bool listed = std::any_of(best.begin(), best.end(), [&](const Evaluation& other) {
-        return other.layout == e.layout;
-      });
+      const bool listed = std::any_of(best.begin(), best.end(),
+                                      [&](const Evaluation& other) { return same_plan(other, e); });
       const bool known = std::any_of(misses.begin(), misses.end(), [&](const auto& miss) {
-        return miss.evaluation.layout == e.layout;
+        return same_plan(miss.evaluation, e);
       });
       if (!listed && !known) misses.push_back({e, reason(e, best.front(), machine, rank_by)});
     }
@@ -264,41 +273,104 @@ class Misses {
 
 }  // namespace
 
+namespace {
+
+// A gradient must be complete before it leaves the device.
+bool can_offload(const StateOffload& offload, const Layout& layout) {
+  return !offload.gradients || layout.schedule != PipelineKind::ZeroBubbleH1;
+}
+
+class Search {
+ public:
+  Search(Planner& planner, const SearchLimits& limits, const ProgressCall& progress)
+      : planner_(planner), limits_(limits), progress_(progress) {}
+
+  void run(const StateOffload& offload) {
+    const auto for_each = [&](const auto& use) {
+      for_each_layout(planner_.job(), planner_.machine(), limits_, [&](const Layout& layout) {
+        if (can_offload(offload, layout)) use(layout);
+      });
+    };
+    if (progress_) for_each([&](const Layout&) { ++total_; });
+    for_each([&](const Layout& layout) {
+      if (progress_) progress_(result_.layouts, total_);
+      consider(planner_.evaluate(layout, offload));
+    });
+  }
+  bool some_fit() const { return result_.fitting > 0; }
+  SearchResult result() {
+    std::sort_heap(found_.begin(), found_.end(), worse);
+    for (const auto& [value, e] : found_) result_.best.push_back(e);
+    result_.misses = misses_.list(result_.best, planner_.machine(), limits_.rank_by);
+    return std::move(result_);
+  }
+
+ private:
+  using Found = std::pair<double, Evaluation>;
+  static bool worse(const Found& a, const Found& b) { return a.first < b.first; }
+
+  void consider(const Evaluation& e) {
+    const Machine& machine = planner_.machine();
+    ++result_.layouts;
+    if (result_.smallest.memory_bytes == 0 || e.memory_bytes < result_.smallest.memory_bytes)
+      result_.smallest = e;
+    const double value = score(e, machine, limits_.rank_by);
+    // The strings of near misses cost more than the evaluation: skip layouts that are far away.
+    const bool near = fastest_ == 0 || value < 1.5 * fastest_;
+    if (near) misses_.consider(e, value, machine.gpu.memory_gb * 1e9);
+    if (!e.fits) return;
+    ++result_.fitting;
+    fastest_ = fastest_ == 0 ? value : std::min(fastest_, value);
+    found_.emplace_back(value, e);
+    std::push_heap(found_.begin(), found_.end(), worse);
+    if (static_cast<int>(found_.size()) > limits_.best) {
+      std::pop_heap(found_.begin(), found_.end(), worse);
+      found_.pop_back();
+    }
+  }
+
+  Planner& planner_;
+  const SearchLimits& limits_;
+  const ProgressCall& progress_;
+  SearchResult result_;
+  Misses misses_;
+  std::vector<Found> found_;
+  double fastest_ = 0;
+  std::int64_t total_ = 0;
+};
+
+// Whether it is worth while to try offload: the weights alone fit, and copies have a known time.
+bool may_fit_offloaded(const Planner& planner, const SearchLimits& limits) {
+  const PlanJob& job = planner.job();
+  const double weights = static_cast<double>(ParameterSet(job.model).elements()) *
+                         static_cast<double>(size_of(job.precision));
+  return planner.machine().node.host_link_gb_s > 0 &&
+         weights < limits.gpus * planner.machine().gpu.memory_gb * 1e9;
+}
+
+}  // namespace
+
+std::vector<StateOffload> offloads_of(const SearchLimits& limits) {
+  const StateOffload none, state{.on = true}, both{.on = true, .gradients = true};
+  const std::string& word = limits.offload;
+  if (word.empty() || word == "none") return {none};
+  if (word == "optimizer") return {state};
+  if (word == "gradients") return {both};
+  return {none, state, both};
+}
+
 SearchResult search_layouts(Planner& planner, const SearchLimits& limits,
                             const ProgressCall& progress) {
-  const PlanJob& job = planner.job();
-  const Machine& machine = planner.machine();
-  SearchResult result;
-  Misses misses;
-  std::vector<std::pair<double, Evaluation>> found;
-  const auto worse = [](const auto& a, const auto& b) { return a.first < b.first; };
-  double fastest = 0;
-  std::int64_t total = 0;
-  if (progress) for_each_layout(job, machine, limits, [&](const Layout&) { ++total; });
-  for_each_layout(job, machine, limits, [&](const Layout& layout) {
-    if (progress) progress(result.layouts, total);
-    ++result.layouts;
-    const Evaluation e = planner.evaluate(layout);
-    if (result.smallest.memory_bytes == 0 || e.memory_bytes < result.smallest.memory_bytes)
-      result.smallest = e;
-    const double value = score(e, machine, limits.rank_by);
-    // The strings of near misses cost more than the evaluation: skip layouts that are far away.
-    const bool near = fastest == 0 || value < 1.5 * fastest;
-    if (near) misses.consider(e, value, machine.gpu.memory_gb * 1e9);
-    if (!e.fits) return;
-    ++result.fitting;
-    fastest = fastest == 0 ? value : std::min(fastest, value);
-    found.emplace_back(value, e);
-    std::push_heap(found.begin(), found.end(), worse);
-    if (static_cast<int>(found.size()) > limits.best) {
-      std::pop_heap(found.begin(), found.end(), worse);
-      found.pop_back();
+  Search search(planner, limits, progress);
+  for (const StateOffload& offload : offloads_of(limits)) search.run(offload);
+  if (limits.offload.empty() && !search.some_fit() && may_fit_offloaded(planner, limits)) {
+    SearchLimits more = limits;
+    for (const char* word : {"optimizer", "gradients"}) {
+      more.offload = word;
+      if (!search.some_fit()) search.run(offloads_of(more).front());
     }
-  });
-  std::sort_heap(found.begin(), found.end(), worse);
-  for (const auto& [value, e] : found) result.best.push_back(e);
-  result.misses = misses.list(result.best, machine, limits.rank_by);
-  return result;
+  }
+  return search.result();
 }
 
 bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
@@ -308,10 +380,11 @@ bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
   SearchLimits frugal = limits;
   if (frugal.micro <= 0) frugal.micro = 1;
   if (frugal.schedule.empty()) frugal.schedule = "1f1b";
+  const StateOffload most = offloads_of(limits).back();
   bool fits = false;
   for_each_layout(planner.job(), planner.machine(), frugal, [&](const Layout& layout) {
-    if (fits) return;
-    const std::vector<RegionBytes> stages = planner.memory(layout);
+    if (fits || !can_offload(most, layout)) return;
+    const std::vector<RegionBytes> stages = planner.memory(layout, most);
     fits = std::all_of(stages.begin(), stages.end(), [&](const RegionBytes& bytes) {
       return static_cast<double>(total(bytes)) <= available;
     });

@@ -21,6 +21,9 @@ struct SearchLimits {
   int zero = -1;
   std::string recompute = {};  // none, selective or full
   std::string schedule = {};
+  // What may be offloaded: "none", "optimizer", "gradients" (and the optimizer's state), or "all":
+  // any of these. Empty: something only if nothing fits without.
+  std::string offload = {};
   RankBy rank_by = RankBy::Time;
   int best = 10;
 };
@@ -47,6 +50,10 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
 
 double score(const Evaluation& evaluation, const Machine& machine, RankBy rank_by);
 
+// The ways to offload that the limits name, in order of their cost.
+std::vector<StateOffload> offloads_of(const SearchLimits& limits);
+
+// Without offload, unless the limits name it.
 bool some_layout_fits(Planner& planner, const SearchLimits& limits);
 
 // The job for a number of GPUs; the default batch depends on it.
