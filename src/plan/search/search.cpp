@@ -10,6 +10,7 @@
 #include "core/units.h"
 #include "model/fp8.h"
 #include "plan/costs/footprint.h"
+#include "plan/search/interval.h"
 
 namespace kintsugi {
 
@@ -281,7 +282,8 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits,
     const Evaluation e = planner.evaluate(layout);
     if (result.smallest.memory_bytes == 0 || e.memory_bytes < result.smallest.memory_bytes)
       result.smallest = e;
-    const double value = score(e, machine, limits.rank_by);
+    const double value =
+        score(e, machine, limits.rank_by) * (limits.risk ? interval_of(planner, e).within : 1);
     // The strings of near misses cost more than the evaluation: skip layouts that are far away.
     const bool near = fastest == 0 || value < 1.5 * fastest;
     if (near) misses.consider(e, value, machine.gpu.memory_gb * 1e9);

@@ -22,6 +22,7 @@ struct SearchLimits {
   std::string recompute = {};  // none, selective or full
   std::string schedule = {};
   RankBy rank_by = RankBy::Time;
+  bool risk = false;  // order by the upper end of the 90 % interval
   int best = 10;
 };
 
