@@ -85,7 +85,8 @@ std::string interval_legend(const SearchResult& result, const Planner& planner) 
       result.best.begin() + 1, result.best.end(),
       [&](const Evaluation& e) { return !told_apart(planner, e, result.best.front()); });
   return fmt::format(
-      "±: 90 % of measured rows of the same kind were as near to their prediction.{}{}\n",
+      "±: 90 % of measured rows of the same kind were as near to their prediction.{}{}{}\n",
+      result.risk ? " The layouts are ordered by the upper end." : "",
       equals > 0 ? " =: its difference to the first layout is within the error of differences."
                  : "",
       unmeasured_text(planner.machine()));
@@ -155,13 +156,13 @@ std::string undriven_note(const Machine& machine) {
 
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
                        RankBy rank_by) {
-  std::string text = fmt::format("{:>3}{:>10}{:>10}{:>12} {:<5}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n",
+  std::string text = fmt::format("{:>4}{:>10}{:>10}{:>12} {:<5}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n",
                                  "", "memory", "step s", "tok/s/GPU", "±", "MFU %", "full %",
                                  "bubble", "exposed", "kJ/step", "layout");
   int number = 0;
   for (const Evaluation& e : result.best)
     text += fmt::format(
-        "{:>2}{}{:>10}{:>10.3f}{:>12.1f} {:<5}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}  {}\n",
+        "{:>3}{}{:>10}{:>10.3f}{:>12.1f} {:<5}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}  {}\n",
         ++number,
         &e == &result.best.front() || told_apart(planner, e, result.best.front()) ? " " : "=",
         format_bytes(e.memory_bytes), e.step_s, e.tokens_per_s_per_gpu,
@@ -338,6 +339,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"batch", job.batch},
                                  {"sequence_length", job.length},
                                  {"rank_by", request.rank_by},
+                                 {"risk", result.risk},
                                  {"energy_of", machine.node.host_w < 0 ? "GPUs" : "nodes"},
                                  {"own_gb", machine.gpu.own_gb},
                                  {"margin", machine.gpu.margin},

@@ -270,6 +270,7 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits,
   const PlanJob& job = planner.job();
   const Machine& machine = planner.machine();
   SearchResult result;
+  result.risk = limits.risk;
   Misses misses;
   std::vector<std::pair<double, Evaluation>> found;
   const auto worse = [](const auto& a, const auto& b) { return a.first < b.first; };
