@@ -28,8 +28,29 @@ TEST_F(PlanSearchCommand, PrintsTheBest) {
   const Outcome outcome =
       run("--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 --tokens 100B");
   EXPECT_EQ(outcome.code, 0) << outcome.error;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("tok/s/GPU"), HasSubstr(" 10 "), HasSubstr("layouts"),
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("tok/s/GPU"), HasSubstr("\n 10= "), HasSubstr("layouts"),
                                  HasSubstr("Near misses"), HasSubstr("t CO2e")));
+}
+
+TEST_F(PlanSearchCommand, PrintsIntervals) {
+  const std::string plan = "--model llama-1b --machine jupiter --gpus 8 --batch 256 --best 4 ";
+  const json found = json::parse(run(plan + "--tokens 1B --json").out);
+  EXPECT_EQ(found["risk"], false);
+  for (const json& one : found["best"]) {
+    const double step = one["step_time_s"], factor = one["interval"]["factor"];
+    EXPECT_GT(factor, 1.05);
+    EXPECT_NEAR(one["interval"]["step_time_low_s"].get<double>(), step / factor, 1e-9);
+    EXPECT_NEAR(one["interval"]["step_time_high_s"].get<double>(), step * factor, 1e-9);
+    EXPECT_EQ(one["interval"]["efficiency_assumed"], true);
+  }
+  EXPECT_EQ(found["best"][0]["interval"]["equals_best"], true);
+  EXPECT_EQ(found["best"][0]["interval"]["kind"], "several nodes");
+  EXPECT_EQ(json::parse(run(plan + "--risk --json").out)["risk"], true);
+  EXPECT_THAT(run(plan + "--risk").out,
+              AllOf(HasSubstr(" ordered by the upper end."), HasSubstr("efficiency of GH200")));
+  EXPECT_THAT(run(plan + "--explain 1 --tokens 1B").out,
+              AllOf(HasSubstr("Nine of ten times "), HasSubstr("(± 10 %: several nodes, from "),
+                    HasSubstr("days, energy and cost ± 10 % from the step time alone")));
 }
 
 // The table and the explained layout, each as it is printed alone.
@@ -42,20 +63,22 @@ TEST_F(PlanSearchCommand, BestAndExplainGoTogether) {
   };
   const std::string explained = first_line(run(plan + "--explain 2").out, 0);
   const std::string table = run(plan + "--best 3").out;
-  const std::size_t third = table.find("\n  3 ") + 1;
+  const std::size_t third = table.find("\n  3") + 1;
   EXPECT_THAT(both.out, AllOf(StartsWith(first_line(table, 0)), HasSubstr(first_line(table, third)),
                               HasSubstr("\nLayout 2: " + explained + "\n"),
-                              HasSubstr("Memory per rank"), Not(HasSubstr("\n  4 "))));
+                              HasSubstr("Memory per rank"), Not(HasSubstr("\n  4"))));
 }
 
-// A checkpoint of llama-1b has 17.3 GB, 35 ms at Frontier's 500 GB/s; 100B tokens are 381,470
-// steps.
+// A checkpoint of llama-1b has 17.3 GB, 0.25 s at a tenth of the network of eight nodes; 100B
+// tokens are 381,470 steps.
 TEST_F(PlanSearchCommand, CountsCheckpoints) {
   const std::string plan =
       "--model llama-1b --machine frontier --gpus 64 --batch 64 --length 4096 --tp 1 --pp 1 "
       "--zero 1 --tokens 100B --best 1 ";
-  EXPECT_THAT(run(plan + "--checkpoint-every 1000 --emit run.yaml").out,
-              HasSubstr("(382 checkpoints: 13 s, included above)"));
+  EXPECT_THAT(
+      run(plan + "--checkpoint-every 1000 --emit run.yaml").out,
+      HasSubstr(
+          "takes 0.25 s at an assumed 70.4 GB/s (382 checkpoints: 1 min 34 s, included above)"));
   EXPECT_EQ(parse_run_config(content_of("run.yaml"), "run.yaml").train.checkpoint_every, 1000);
   EXPECT_THAT(run(plan + "--checkpoint-every 0").out, Not(HasSubstr(" checkpoints: ")));
 }

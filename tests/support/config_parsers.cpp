@@ -106,6 +106,27 @@ FileParser machine_yaml() {
           }};
 }
 
+FileParser program_yaml() {
+  const fs::path folder = fs::path(source_directory()) / "tools/plan_accuracy/programs";
+  return {.name = "program-yaml",
+          .samples = samples_from(folder, ".yaml", "p.yaml"),
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const Program program = load_program((directory / "p.yaml").string());
+            for (const ProgramOption& option : program.options) with_options(program, option.name);
+          }};
+}
+
+FileParser step_intervals_yaml() {
+  return {.name = "step-intervals",
+          .samples = samples_from(fs::path(source_directory()) / "uncertainty", ".yaml", "i.yaml"),
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const std::string text = content_of(directory / "i.yaml");
+            parse_step_intervals(to_yaml(parse_step_intervals(text, "i.yaml")), "again");
+          }};
+}
+
 FileParser topology() {
   FileParser parser{.name = "topology",
                     .samples = samples_from(
@@ -459,11 +480,11 @@ FileParser reference() {
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(),  overrides(),      model_yaml(),   machine_yaml(), hf_config(),
-          peft_config(), peft_directory(), checkpoint(),   checksums(),    measured_rows(),
-          memory_rows(), trial_log(),      tuning_cache(), topology(),     job_description(),
-          node_ledger(), run_files(),      memory_file(),  energy_tree(),  reference(),
-          profile_file()};
+  return {run_config(),   overrides(),      model_yaml(),         machine_yaml(), hf_config(),
+          peft_config(),  peft_directory(), checkpoint(),         checksums(),    measured_rows(),
+          memory_rows(),  trial_log(),      tuning_cache(),       topology(),     job_description(),
+          node_ledger(),  run_files(),      memory_file(),        energy_tree(),  reference(),
+          profile_file(), program_yaml(),   step_intervals_yaml()};
 }
 
 }  // namespace kintsugi

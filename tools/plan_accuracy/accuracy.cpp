@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/statistics.h"
-#include "plan_accuracy/measured_rows.h"
+#include "plan_accuracy/residuals.h"
 
 namespace kintsugi {
 
@@ -14,7 +14,8 @@ std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction
   std::vector<std::string> header = table.header();
   for (const char* name :
        {"predicted_step_time_s", "predicted_tokens_per_s_per_gpu", "predicted_mem_GB",
-        "predicted_fits", "predicted_why", "predicted_slow_chance", "predicted_slow_s"})
+        "predicted_fits", "predicted_why", "predicted_slow_chance", "predicted_slow_s",
+        "predicted_low_s", "predicted_high_s"})
     header.emplace_back(name);
   std::string text = csv_line(header);
   for (std::size_t i = 0; i < table.rows(); ++i) {
@@ -28,6 +29,11 @@ std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction
     cells.push_back(p.why);
     cells.push_back(p.slow_chance > 0 ? fmt::format("{:.3f}", p.slow_chance) : "");
     cells.push_back(p.slow_chance > 0 ? fmt::format("{:.4g}", p.slow_s) : "");
+    const double within = step_intervals().of(p.kind).within;
+    // Of two states, slow messages or none, there is no one interval.
+    const bool one_state = known && p.slow_chance == 0;
+    cells.push_back(one_state ? fmt::format("{:.4g}", p.step_s / within) : "");
+    cells.push_back(one_state ? fmt::format("{:.4g}", p.step_s * within) : "");
     text += csv_line(cells);
   }
   return text;
@@ -59,15 +65,6 @@ struct Group {
   int failed = 0, failed_found = 0;  // failed for any reason; of these, predicted not to fit
   std::map<std::string, Choice> choices = {};
 };
-
-// Rows of one job: what remains if the layout changes.
-std::string job_of(const CsvTable& table, std::size_t i) {
-  std::string key;
-  for (const char* column :
-       {"dataset", "model", "layers", "hidden", "seq", "gpus", "GBS", "hardware"})
-    key += table.at(i, column) + "|";
-  return key;
-}
 
 void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group& g) {
   ++g.rows;
@@ -108,6 +105,26 @@ std::string percentage(int found, int all) {
 
 }  // namespace
 
+namespace {
+
+// How many rows are within the intervals that plans print.
+std::string coverage_text(const CsvTable& table, const std::vector<RowPrediction>& predictions) {
+  const std::vector<Residual> all = residuals(table, predictions);
+  std::string text;
+  for (const StepInterval& one : step_intervals().kinds) {
+    std::vector<Residual> rows;
+    for (const Residual& row : all)
+      if (row.kind == one.kind) rows.push_back(row);
+    if (rows.empty()) continue;
+    text += fmt::format("{}{} {:.1f} % of {} {}", text.empty() ? "" : "; ",
+                        YamlScalar<StepKind>::format(one.kind),
+                        100 * coverage(step_intervals().kinds, rows), rows.size(), one.text());
+  }
+  return text.empty() ? "" : "90 % intervals of plans: " + text + ".\n";
+}
+
+}  // namespace
+
 std::string accuracy_table(const CsvTable& table, const std::vector<RowPrediction>& predictions) {
   std::map<std::string, Group> groups;
   for (std::size_t i = 0; i < table.rows(); ++i)
@@ -139,7 +156,8 @@ std::string accuracy_table(const CsvTable& table, const std::vector<RowPredictio
          "memory: mean and median error of bytes per GPU. OOM, failed: percentage of these rows "
          "predicted not to fit; alarms: the same of rows that ran.\n"
          "regret: how much slower the predicted best of the measured layouts is than the measured "
-         "best, median over jobs.\n";
+         "best, median over jobs.\n" +
+         coverage_text(table, predictions);
 }
 
 }  // namespace kintsugi

@@ -1,6 +1,7 @@
 // plan_accuracy: what the planner predicts for measurements of other programs.
 #include <fmt/format.h>
 
+#include <ctime>
 #include <string>
 
 #include "cli/options.h"
@@ -8,8 +9,10 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
+#include "core/units.h"
 #include "plan_accuracy/measured_rows.h"
 #include "plan_accuracy/memory_rows.h"
+#include "plan_accuracy/residuals.h"
 
 namespace kintsugi {
 namespace {
@@ -20,6 +23,7 @@ struct Options {
   std::string output = {};  // empty: the terminal
   bool overwrite = false;
   bool accuracy = false;  // print a table of errors instead of the rows
+  bool intervals = false;
   bool programs = false;
 };
 
@@ -46,6 +50,9 @@ std::string of_layouts(const CsvTable& table, const Options& options) {
   std::vector<RowPrediction> predictions;
   for (std::size_t i = 0; i < table.rows(); ++i)
     predictions.push_back(predict(read_row(table, i, machine)));
+  if (options.intervals)
+    return intervals_file(residuals(table, predictions), options.rows,
+                          iso_time(static_cast<double>(std::time(nullptr))).substr(0, 10));
   return options.accuracy ? accuracy_table(table, predictions) : evaluated_csv(table, predictions);
 }
 
@@ -82,6 +89,9 @@ int run(int argc, char** argv) {
   add("--machine", o.machine,
       "Instead of the column: a machine's name (kintsugi plan machines) or YAML file");
   add("--accuracy", o.accuracy, "Print a table of errors instead of the rows");
+  add("--intervals", o.intervals,
+      "Print the intervals of predicted step times that these rows teach "
+      "(uncertainty/step_time.yaml)");
   add("--programs", o.programs, "List the programs that are described, and their options");
   add("--output", o.output, "Write to this file");
   add_overwrite_option(app, o.overwrite);

@@ -244,6 +244,7 @@ void predict_time(const MeasuredRow& row, const PlanJob& job, const Layout& layo
     if (one.slow_chance >= 0.5) one.evaluation = slow;
   }
   one.step_s = one.evaluation.step_s;
+  one.kind = step_kind(job, one.evaluation, row.machine);
   one.tokens_per_s_per_gpu =
       row.sequences * static_cast<double>(job.length) / (one.step_s * layout.ranks());
 }

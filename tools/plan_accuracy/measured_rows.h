@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/search/csv.h"
-#include "plan/search/planner.h"
+#include "plan/search/interval.h"
 #include "plan_accuracy/program.h"
 #include "plan_accuracy/program_memory.h"
 
@@ -38,11 +38,13 @@ struct RowPrediction {
   double slow_chance = 0;   // probability that the run has slow messages (Program::slow_nodes)
   double slow_s = 0;        // their cost; part of step_s if the probability is at least 0.5
   Evaluation evaluation = {};
+  StepKind kind = StepKind::Nodes;
 };
 RowPrediction predict(const MeasuredRow& row);
 
 // The rows with the added columns predicted_step_time_s, predicted_tokens_per_s_per_gpu,
-// predicted_mem_GB, predicted_fits, predicted_why, predicted_slow_chance, predicted_slow_s.
+// predicted_mem_GB, predicted_fits, predicted_why, predicted_slow_chance, predicted_slow_s, and the
+// ends of the 90 % interval, predicted_low_s and predicted_high_s.
 std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction>& predictions);
 // Errors by dataset: time, bias, memory, predicted failures, regret of the choice.
 std::string accuracy_table(const CsvTable& table, const std::vector<RowPrediction>& predictions);

@@ -12,6 +12,7 @@
 #include "energy/carbon.h"
 #include "model/model_fields.h"
 #include "parallel/schedule_timing.h"
+#include "plan/search/interval.h"
 
 namespace kintsugi {
 
@@ -68,8 +69,9 @@ std::string advice_text(const RunFootprint& f) {
                             spares_text(lost), 100 * kSpareChance);
 }
 
-std::string run_line(const RunFootprint& f, const Machine& machine) {
+std::string run_line(const RunFootprint& f, const Machine& machine, const StepInterval& interval) {
   std::string text = footprint_text(f, machine);
+  text += fmt::format("; days, energy and cost {} from the step time alone", interval.text());
   text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s)
     text += fmt::format(" and takes {} at {}{:.3g} GB/s", format_duration(*f.checkpoint_s),
@@ -88,6 +90,24 @@ std::string imbalance_text(const PlanJob& job) {
   if (job.imbalance == 1) return " All experts are chosen alike (--imbalance 1).";
   return fmt::format(" The busiest expert computes {:.3g} times the mean (--imbalance).",
                      job.imbalance);
+}
+
+std::string unmeasured_text(const Machine& machine) {
+  if (!machine.assumes("gpu.gemm_efficiency")) return "";
+  return fmt::format(" The efficiency of {} is assumed: errors may be larger.", machine.gpu.name);
+}
+
+// What ± and = mean in the table.
+std::string interval_legend(const SearchResult& result, const Planner& planner) {
+  const auto equals = std::count_if(
+      result.best.begin() + 1, result.best.end(),
+      [&](const Evaluation& e) { return !told_apart(planner, e, result.best.front()); });
+  return fmt::format(
+      "±: 90 % of measured rows of the same kind were as near to their prediction.{}{}{}\n",
+      result.risk ? " The layouts are ordered by the upper end." : "",
+      equals > 0 ? " =: its difference to the first layout is within the error of differences."
+                 : "",
+      unmeasured_text(planner.machine()));
 }
 
 // Memory of the ranks of each stage, without context and libraries (own_gb).
@@ -196,17 +216,20 @@ std::string undriven_note(const Machine& machine) {
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
                        RankBy rank_by) {
   std::string text = fmt::format(
-      "{:>3}{:>10}{:>8}{:>7}{:>10}{:>12}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory", "batch",
-      "accum", "step s", "tok/s/GPU", "MFU %", "full %", "bubble", "exposed", "kJ/step", "layout");
+      "{:>4}{:>10}{:>8}{:>7}{:>10}{:>12} {:<5}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory",
+      "batch", "accum", "step s", "tok/s/GPU", "±", "MFU %", "full %", "bubble", "exposed", "kJ/step",
+      "layout");
   int number = 0;
   for (const Evaluation& e : result.best)
     text += fmt::format(
-        "{:>3}{:>10}{:>8}{:>7}{:>10.3f}{:>12.1f}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}"
+        "{:>3}{}{:>10}{:>8}{:>7}{:>10.3f}{:>12.1f} {:<5}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}"
         "  {}\n",
-        ++number, format_bytes(e.memory_bytes), planner.job().batch,
+        ++number,
+        &e == &result.best.front() || told_apart(planner, e, result.best.front()) ? " " : "=",
+        format_bytes(e.memory_bytes), planner.job().batch,
         micro_batches_per_step(e.layout, planner.job().batch), e.step_s, e.tokens_per_s_per_gpu,
-        100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble, 100 * e.exposed_s() / e.step_s,
-        kilojoule(e.node_joule), to_string(e));
+        interval_of(planner, e).short_text(), 100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble,
+        100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e));
   text += fmt::format(
       "{}, {} fit into {}. Memory of the fullest rank, with {} for context and libraries. MFU % "
       "counts "
@@ -218,12 +241,13 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
           : "nodes without PUE",
       rank_by == RankBy::Energy ? ", and the layouts are ordered by it" : "",
       imbalance_text(planner.job()));
+  if (!result.best.empty()) text += interval_legend(result, planner);
   text += legend(result.best);
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
         "{} tokens with the first layout: {}", format_count(tokens),
         run_line(footprint_of(result.best.front(), planner.job(), planner.machine(), tokens),
-                 planner.machine()));
+                 planner.machine(), interval_of(planner, result.best.front())));
   return text;
 }
 
@@ -258,6 +282,11 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
           (e.host_bytes > 0 ? line("exposed copies of offloaded data", e.offload_s) : "") +
           line("optimizer", e.optimizer_s) + line("data loading, logging", e.other_s) +
           line("total", e.step_s);
+  const StepInterval& interval = interval_of(planner, e);
+  text += fmt::format("Nine of ten times {:.3f} to {:.3f} s ({}: {}, from {} measured rows).{}\n",
+                      e.step_s / interval.within, e.step_s * interval.within, interval.text(),
+                      YamlScalar<StepKind>::format(interval.kind), interval.rows,
+                      unmeasured_text(planner.machine()));
   text += fmt::format("\n{:.1f} tokens/s/GPU{}, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
                       planner.job().model.fp8.on()
                           ? fmt::format(" in fp8 {}", fp8_yaml(planner.job().model.fp8))
@@ -267,9 +296,9 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
               ? fmt::format(" ({} has no node.host_w)\n", planner.machine().name)
               : fmt::format(", {} in nodes\n", kilojoule(e.node_joule));
   if (tokens > 0)
-    text += fmt::format(
-        "{} tokens: {}", format_count(tokens),
-        run_line(footprint_of(e, planner.job(), planner.machine(), tokens), planner.machine()));
+    text += fmt::format("{} tokens: {}", format_count(tokens),
+                        run_line(footprint_of(e, planner.job(), planner.machine(), tokens),
+                                 planner.machine(), interval));
   if (l.pp > 1) {
     const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
     text += fmt::format("\nPipeline, drawn with {} of {} stages and {} of {} micro-batches:\n{}",
@@ -320,6 +349,18 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
                                                     : nlohmann::ordered_json(e.node_joule)}};
 }
 
+nlohmann::ordered_json interval_json(const Planner& planner, const Evaluation& e,
+                                     const Evaluation& best) {
+  const StepInterval& interval = interval_of(planner, e);
+  return {{"level", 0.9},
+          {"kind", YamlScalar<StepKind>::format(interval.kind)},
+          {"factor", interval.within},
+          {"step_time_low_s", e.step_s / interval.within},
+          {"step_time_high_s", e.step_s * interval.within},
+          {"efficiency_assumed", planner.machine().assumes("gpu.gemm_efficiency")},
+          {"equals_best", !told_apart(planner, e, best)}};
+}
+
 nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
   nlohmann::ordered_json run = {{"tokens", std::llround(tokens)},
                                 {"steps", std::llround(f.steps)},
@@ -363,6 +404,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   for (const Evaluation& e : result.best) {
     best.push_back(to_json(e, machine));
     best.back()["accumulation"] = micro_batches_per_step(e.layout, job.batch);
+    best.back()["interval"] = interval_json(planner, e, result.best.front());
     best.back()["stage_memory_bytes"] =
         stage_table(planner.memory(e.layout, e.offload), true).json();
     if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
@@ -382,6 +424,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"batch", job.batch},
                                  {"sequence_length", job.length},
                                  {"rank_by", request.rank_by},
+                                 {"risk", result.risk},
                                  {"energy_of", machine.node.host_w < 0 ? "GPUs" : "nodes"},
                                  {"own_gb", machine.gpu.own_gb},
                                  {"margin", machine.gpu.margin},

@@ -91,6 +91,8 @@ void add_failure_options(CLI::App& command, PlanSearchOptions& search) {
 void add_result_options(CLI::App& command, PlanSearchOptions& search) {
   const AddOption add(command);
   add("--rank-by", search.rank_by, "Order layouts by time (the default), energy or cost");
+  add("--risk", search.limits.risk,
+      "Order by the upper end of the 90 % interval, which prefers layouts that wait little");
   add("--eur-per-gpu-hour", search.eur_per_gpu_hour,
       "Price of a GPU-hour (default: the machine's), for --rank-by cost, --tokens or --scaling",
       real_number(between(0, 1e6)));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ namespace kintsugi {
 constexpr Range kRate = between(0, 1e9);
 constexpr Range kEfficiency = {.low = 0, .high = 1, .low_open = true};
 constexpr Range kCount = between(1, 1e7);
+constexpr std::array<std::string_view, 3> kAssumedKeys = {"storage_gb_s", "node.storage_gb_s",
+                                                          "gpu.gemm_efficiency"};
 
 template <class V>
 void describe(V& v, GpuSpec& c) {
@@ -123,10 +126,10 @@ void check(Machine& m, const std::string& source) {
         "{}: gpu.wait_w {} is not between the {} W of an idle GPU and the {} W of a busy one",
         source, m.gpu.wait_w, m.gpu.idle_w, m.gpu.busy_w());
   for (const std::string& key : m.assumed) {
-    const bool job = key == "storage_gb_s", node = key == "node.storage_gb_s";
-    if (!job && !node)
-      user_error("{}: assumed: '{}' is not storage_gb_s or node.storage_gb_s", source, key);
-    if ((job ? m.storage_gb_s : m.node.storage_gb_s) == 0)
+    if (std::find(kAssumedKeys.begin(), kAssumedKeys.end(), key) == kAssumedKeys.end())
+      user_error("{}: assumed: '{}' is not {}", source, key, joined(kAssumedKeys));
+    if ((key == kAssumedKeys[0] && m.storage_gb_s == 0) ||
+        (key == kAssumedKeys[1] && m.node.storage_gb_s == 0))
       user_error("{}: assumed: {} has no value", source, key);
   }
   check_launch(m.launch, source);
@@ -164,19 +167,20 @@ std::string GpuSpec::memory_text() const {
   return margin > 0 ? fmt::format("{}, less {:.3g} % as a margin", all, 100 * margin) : all;
 }
 
+bool Machine::assumes(std::string_view key) const {
+  return std::find(assumed.begin(), assumed.end(), key) != assumed.end();
+}
+
 StorageRate storage_of(const Machine& machine, double nodes) {
   constexpr double kOfNetwork = 0.1;
-  const auto assumed = [&](const char* key) {
-    return std::find(machine.assumed.begin(), machine.assumed.end(), key) != machine.assumed.end();
-  };
   if (machine.storage_gb_s <= 0) return {};
   const bool known = machine.node.storage_gb_s > 0;
   const double node =
       known ? machine.node.storage_gb_s
             : kOfNetwork * machine.network.gb_s * static_cast<double>(machine.node.gpus);
   if (node <= 0 || nodes * node >= machine.storage_gb_s)
-    return {machine.storage_gb_s, assumed("storage_gb_s")};
-  return {nodes * node, !known || assumed("node.storage_gb_s")};
+    return {machine.storage_gb_s, machine.assumes("storage_gb_s")};
+  return {nodes * node, !known || machine.assumes("node.storage_gb_s")};
 }
 
 Machine parse_machine(const std::string& text, const std::string& source) {

@@ -80,7 +80,8 @@ struct Machine {
   NodeSpec node = {};
   NetworkSpec network = {};
   double storage_gb_s = 0;  // of all ranks of a job together; 0: unknown
-  // Keys whose values are assumptions, which outputs then say: storage_gb_s, node.storage_gb_s.
+  // Keys whose values are assumptions, which outputs then say: storage_gb_s, node.storage_gb_s,
+  // gpu.gemm_efficiency.
   std::vector<std::string> assumed = {};
   FacilitySpec facility = {};
   // NUMA domains of a node, one text each, as launch/topology.h parses them; empty: unknown.
@@ -88,6 +89,7 @@ struct Machine {
   LaunchSpec launch = {};
 
   std::int64_t gpus() const { return nodes * node.gpus; }
+  bool assumes(std::string_view key) const;
 };
 
 // What a job on this many nodes can write at, at most what these nodes can send. A node whose

@@ -45,7 +45,7 @@ std::string options_text(const std::vector<GivenLimit>& limits) {
 }
 
 SearchLimits without_limits(const SearchLimits& limits) {
-  return {.gpus = limits.gpus, .rank_by = limits.rank_by, .best = limits.best};
+  return {.gpus = limits.gpus, .rank_by = limits.rank_by, .risk = limits.risk, .best = limits.best};
 }
 
 // Which limits to remove so that `has_some` is true: one of them, or else all. "": none helps.
@@ -178,8 +178,8 @@ std::string why_nothing_fits(Planner& planner, const SearchLimits& limits,
   return fmt::format("none of {}{} fits {} with {}: the smallest needs {} per GPU ({}); {}",
                      format_number(result.layouts, "layout"),
                      limited.empty() ? "" : " with " + limited, format_number(limits.gpus, "GPU"),
-                     machine.gpu.memory_text(),
-                     format_bytes(result.smallest.memory_bytes), to_string(result.smallest),
+                     machine.gpu.memory_text(), format_bytes(result.smallest.memory_bytes),
+                     to_string(result.smallest),
                      what_would_fit(planner, limits, result, job_on));
 }
 

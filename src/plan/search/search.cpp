@@ -10,6 +10,7 @@
 #include "core/units.h"
 #include "model/fp8.h"
 #include "plan/costs/footprint.h"
+#include "plan/search/interval.h"
 
 namespace kintsugi {
 
@@ -283,7 +284,9 @@ bool can_offload(const StateOffload& offload, const Layout& layout) {
 class Search {
  public:
   Search(Planner& planner, const SearchLimits& limits, const ProgressCall& progress)
-      : planner_(planner), limits_(limits), progress_(progress) {}
+      : planner_(planner), limits_(limits), progress_(progress) {
+    result_.risk = limits.risk;
+  }
 
   void run(const StateOffload& offload) {
     const auto for_each = [&](const auto& use) {
@@ -314,7 +317,8 @@ class Search {
     ++result_.layouts;
     if (result_.smallest.memory_bytes == 0 || e.memory_bytes < result_.smallest.memory_bytes)
       result_.smallest = e;
-    const double value = score(e, machine, limits_.rank_by);
+    const double value = score(e, machine, limits_.rank_by) *
+                         (limits_.risk ? interval_of(planner_, e).within : 1);
     // The strings of near misses cost more than the evaluation: skip layouts that are far away.
     const bool near = fastest_ == 0 || value < 1.5 * fastest_;
     if (near) misses_.consider(e, value, machine.gpu.memory_gb * 1e9);

@@ -25,6 +25,7 @@ struct SearchLimits {
   // any of these. Empty: something only if nothing fits without.
   std::string offload = {};
   RankBy rank_by = RankBy::Time;
+  bool risk = false;  // order by the upper end of the 90 % interval
   int best = 10;
 };
 
@@ -35,6 +36,7 @@ struct SearchResult {
     std::string reason;
   };
   std::vector<Miss> misses;  // near misses, with the reason
+  bool risk = false;         // `best` is in the order of SearchLimits::risk
   std::int64_t layouts = 0;  // number of valid layouts
   std::int64_t fitting = 0;  // number of layouts that fit
   Evaluation smallest = {};  // the layout with the least memory, whether it fits or not
