@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 struct AcceptArguments {
   std::string output, machine, launch, device = "auto", probe;
   std::int64_t ranks = 0, node_ranks = 0;
-  double budget_s = 900;
+  std::string budget = "15min";
   std::vector<std::string> parts = {};
   bool overwrite = false;
 };
@@ -109,7 +109,7 @@ AcceptOptions options_of(const AcceptArguments& arguments, const fs::path& direc
                         .launch = arguments.launch,
                         .machine = arguments.machine,
                         .device = arguments.device,
-                        .budget_s = arguments.budget_s,
+                        .budget_s = parse_duration_s(arguments.budget),
                         .directory = fs::absolute(directory)};
   if (options.launch.empty() && ranks > 1)
     options.launch = nodes > 0 ? "srun --overlap -N {nodes} -n {ranks}" : "mpirun -np {ranks}";
@@ -186,11 +186,11 @@ void add_accept_command(CLI::App& app) {
       "on cpu, h200 on GPUs)");
   add("--device", arguments->device, "auto (the default), cpu, cuda or hip",
       CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
-  add("--budget", arguments->budget_s,
-      "What does not fit into this time is left out and named (default: 15min)", TypeName{"TIME"},
-      duration(between(1, 1e6)));
+  add("--budget", arguments->budget, "What does not fit into this time is left out and named",
+      TypeName{"TIME"}, duration(between(1, 1e6)), kShowDefault);
   add("--parts", arguments->parts,
-      fmt::format("Only these, separated by commas: {}", fmt::join(accept_parts(), ", ")),
+      fmt::format("Of these only, separated by commas: {}; groups and links are always measured",
+                  fmt::join(accept_parts(), ", ")),
       CLI::IsMember(accept_parts()))
       ->delimiter(',');
   CLI::Option* const probe =

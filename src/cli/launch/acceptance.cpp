@@ -64,8 +64,8 @@ constexpr StandardModel kCpuModels[] = {{"gpt2-tiny", 64}, {"llama-tiny", 64}, {
 }  // namespace
 
 const std::vector<std::string>& accept_parts() {
-  static const std::vector<std::string> parts = {"probe",     "losses", "recovery",
-                                                 "calibrate", "speed",  "pairs"};
+  static const std::vector<std::string> parts = {"losses", "recovery", "calibrate", "speed",
+                                                 "pairs"};
   return parts;
 }
 
@@ -98,6 +98,18 @@ void Acceptance::add(const AcceptChecks& checks) {
     log_note("{}, {}: {}: {}", one.part, one.name, to_string(one.verdict), one.text);
     report_.checks.push_back(one);
   }
+}
+
+void Acceptance::add_failed(AcceptCheck check, const AcceptTrial& trial, const char* remedy) {
+  check.verdict = Verdict::Fail;
+  check.text = trial.problem();
+  check.remedy = remedy;
+  if (trial.end)
+    for (const Culprit& culprit : trial.end->failure.culprits) {
+      check.ranks.push_back(culprit.rank);
+      check.nodes.push_back(culprit.node);
+    }
+  add({check});
 }
 
 fs::path Acceptance::run_of(const std::string& name) const {
@@ -137,20 +149,14 @@ std::string Acceptance::write_config(const std::string& name, const std::string&
 
 // ---- groups and links
 
-void Acceptance::probe() {
+bool Acceptance::probe() {
   const fs::path file = options_.directory / "probe.json";
   const AcceptTrial trial = start(
       "probe", options_.ranks, {"accept", "--probe", file.string(), "--device", options_.device});
   if (!trial.ran() || !fs::exists(file)) {
-    add({{.part = "machine",
-          .name = "probe",
-          .verdict = Verdict::Fail,
-          .text = trial.problem(),
-          .remedy = "run kintsugi doctor with the same launch command",
-          .ranks = trial.end && trial.end->failure.rank() >= 0
-                       ? std::vector{trial.end->failure.rank()}
-                       : std::vector<int>{}}});
-    return;
+    add_failed({.part = "machine", .name = "probe"}, trial,
+               "run kintsugi doctor with the same launch command");
+    return false;
   }
   ranks_ = probe_facts_of(read_text_file(file), file.string());
   std::vector<RankFacts> ranks;
@@ -170,6 +176,7 @@ void Acceptance::probe() {
   add(judge_bandwidths(ranks_, {}));
   add(judge_overlap(ranks_, {}));
   report_.bandwidths = bandwidths_of(ranks_);
+  return true;
 }
 
 // ---- losses
@@ -192,11 +199,7 @@ const RunSteps* Acceptance::one_rank(const LossCase& one) {
                   small_batch(options_.ranks), one.muon ? "muon" : "adamw", kLossSteps));
   const AcceptTrial trial = train(name, file, 1, {});
   if (!trial.ran()) {
-    add({{.part = "losses",
-          .name = name,
-          .verdict = Verdict::Fail,
-          .text = trial.problem(),
-          .remedy = "train it alone: see the log"}});
+    add_failed({.part = "losses", .name = name}, trial, "see the log");
     return nullptr;
   }
   return &(references_[key] = read_steps(run_of(name)));
@@ -213,18 +216,8 @@ void Acceptance::judge_case(const LossCase& one, const std::string& name) {
   compared_.push_back(one);
   if (trial.ran())
     return add({judge_losses(one.name, one.group, read_steps(run_of(name)), *reference, {})});
-  AcceptCheck check{.part = "losses",
-                    .name = one.name,
-                    .verdict = Verdict::Fail,
-                    .text = trial.problem(),
-                    .remedy = "see the log; kintsugi doctor checks nodes and links",
-                    .group = one.group};
-  if (trial.end)
-    for (const Culprit& culprit : trial.end->failure.culprits) {
-      check.ranks.push_back(culprit.rank);
-      check.nodes.push_back(culprit.node);
-    }
-  add({check});
+  add_failed({.part = "losses", .name = one.name, .group = one.group}, trial,
+             "see the log; kintsugi doctor checks nodes and links");
 }
 
 void Acceptance::losses(const std::vector<LossCase>& cases) {
@@ -258,11 +251,7 @@ void Acceptance::recovery() {
                   every, gpus_ ? "bf16" : "fp32", options_.ranks > 1 ? 1 : 0));
   const AcceptTrial whole = train("undisturbed", file, options_.ranks, {});
   if (!whole.ran())
-    return add({{.part = "recovery",
-                 .name = "undisturbed run",
-                 .verdict = Verdict::Fail,
-                 .text = whole.problem(),
-                 .remedy = "see the log"}});
+    return add_failed({.part = "recovery", .name = "undisturbed run"}, whole, "see the log");
   facts.undisturbed = read_checkpoint(run_of("undisturbed"));
   facts.save_s = read_run(run_of("undisturbed")).goodput.save_s().value_or(0);
   if (options_.ranks == 1) {
@@ -303,11 +292,8 @@ void Acceptance::calibrate() {
   if (!gpus_) words.insert(words.end(), {"--size", "512", "--effort", "0.02"});
   const AcceptTrial trial = start("calibrate", 1, words);
   if (!trial.ran())
-    return add({{.part = "calibrate",
-                 .name = "device",
-                 .verdict = Verdict::Fail,
-                 .text = trial.problem(),
-                 .remedy = "run kintsugi calibrate alone"}});
+    return add_failed({.part = "calibrate", .name = "device"}, trial,
+                      "run kintsugi calibrate alone");
   machine_ = with_links(load_machine(file.string()), ranks_);
   add({{.part = "calibrate",
         .name = "device",
@@ -332,8 +318,8 @@ void Acceptance::predict(const RunConfig& config, const SpeedCase& one, SpeedFac
   facts.planned_exposed_s = e.exposed_s();
   Planner planner(plan_job(config), *plan);
   double arena = 0;  // of the first stage, which rank 0 has
-  for (const std::int64_t bytes : planner.memory(one.layout).front())
-    arena += static_cast<double>(bytes);
+  const std::vector<RegionBytes> stages = planner.memory(one.layout);
+  for (const std::int64_t bytes : stages.front()) arena += static_cast<double>(bytes);
   facts.planned_bytes = arena + (gpus_ ? plan->gpu.own_gb * 1e9 : 0);
   if (gpus_ && !e.fits)
     facts.why_not =
@@ -353,11 +339,7 @@ SpeedFacts Acceptance::measure_speed(const RunConfig& config, const std::string&
   const std::string run = fmt::format("speed-{:02}", report_.speed.size() + 1);
   const AcceptTrial trial = train(run, file, options_.ranks, layout_overrides(one.layout));
   if (!trial.ran()) {
-    add({{.part = "speed",
-          .name = fmt::format("{}, {}", facts.model, facts.layout),
-          .verdict = Verdict::Fail,
-          .text = trial.problem(),
-          .remedy = "see the log"}});
+    add_failed({.part = "speed", .name = facts.model + ", " + facts.layout}, trial, "see the log");
     facts.why_not = "it failed";
     return facts;
   }
@@ -380,6 +362,7 @@ void Acceptance::speed() {
         fmt::format("model: {{preset: {}}}\n"
                     "data: {{train: [{{path: {}}}], sequence_length: {}, valid_fraction: 0.1}}\n"
                     "batch: {{global: {}, micro: 1}}\n"
+                    "optimizer: {{warmup_steps: 0}}\n"
                     "train: {{steps: {}, eval_every: 0, save: false, log_every: 1, "
                     "precision: {}}}\n",
                     model.name, yaml_quoted((options_.directory / "corpus.txt").string()),
@@ -407,24 +390,28 @@ void Acceptance::speed() {
 }
 
 void Acceptance::run() {
-  if (wants("probe")) probe();
+  if (probe())
+    do_parts();
+  else
+    report_.left_out.emplace_back("everything else: the ranks cannot be started");
+  report_.seconds = elapsed_s();
+  report_.finished_s =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void Acceptance::do_parts() {
   const std::vector<LossCase> groups = group_cases(options_.ranks, options_.node_ranks);
   if (wants("losses")) losses(groups);
   if (wants("recovery") && has_time("recovery", 3 * kTrial_s)) recovery();
   if (wants("calibrate") && has_time("calibrate", kTrial_s)) calibrate();
   if (wants("speed")) speed();
-  if (wants("pairs") && options_.ranks > 1) losses(pair_cases(options_.ranks, groups));
-  if (options_.ranks > 1) {
-    const PairCount pairs = count_pairs(options_.ranks, compared_);
-    if (pairs.possible > 0)
-      report_.pairs_covered =
-          static_cast<double>(pairs.covered) / static_cast<double>(pairs.possible);
-  }
+  if (wants("pairs")) losses(pair_cases(options_.ranks, groups));
+  const PairCount pairs = count_pairs(options_.ranks, compared_);
+  if (pairs.possible > 0)
+    report_.pairs_covered =
+        static_cast<double>(pairs.covered) / static_cast<double>(pairs.possible);
   for (const std::string& part : accept_parts())
-    if (!wants(part.c_str())) report_.left_out.push_back(part + ": not in --parts");
-  report_.seconds = elapsed_s();
-  report_.finished_s =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    if (!wants(part)) report_.left_out.push_back(part + ": not in --parts");
 }
 
 }  // namespace kintsugi

@@ -36,7 +36,8 @@ class Acceptance {
   const std::optional<Machine>& machine() const { return machine_; }  // calibrated
 
  private:
-  void probe();
+  bool probe();  // false: it failed
+  void do_parts();
   void losses(const std::vector<LossCase>& cases);
   void recovery();
   void calibrate();
@@ -45,7 +46,7 @@ class Acceptance {
                            const std::string& name, const SpeedCase& one);
   void predict(const RunConfig& config, const SpeedCase& one, SpeedFacts& facts) const;
 
-  bool wants(const char* part) const { return options_.parts.contains(part); }
+  bool wants(const std::string& part) const { return options_.parts.contains(part); }
   // Whether there is time for `what`; notes it as left out otherwise.
   bool has_time(const std::string& what, double needed_s);
   double elapsed_s() const;
@@ -60,6 +61,7 @@ class Acceptance {
   const RunSteps* one_rank(const LossCase& one);
   void judge_case(const LossCase& one, const std::string& name);
   void add(const AcceptChecks& checks);
+  void add_failed(AcceptCheck check, const AcceptTrial& trial, const char* remedy);
 
   AcceptOptions options_;
   AcceptTrials trials_;

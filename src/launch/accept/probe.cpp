@@ -202,7 +202,9 @@ std::vector<Grid> probed_grids(int ranks, int node_ranks) {
       grids.push_back({.dp = ranks, .shard_group = group});
       grids.push_back({.dp = ranks, .experts = group});
     }
-  if (ranks % 4 == 0 && ranks > 4) grids.push_back({.dp = ranks, .shard_group = 4, .experts = 2});
+  for (const int group : {pair, 2 * pair})
+    if (group < ranks && ranks % group == 0)
+      grids.push_back({.dp = ranks, .shard_group = group, .experts = pair});
   std::vector<Grid> unique;
   for (const Grid& grid : grids)
     if (std::find(unique.begin(), unique.end(), grid) == unique.end()) unique.push_back(grid);
