@@ -234,7 +234,7 @@ void Acceptance::losses(const std::vector<LossCase>& cases) {
 
 void Acceptance::recovery() {
   RecoveryFacts facts;
-  const int steps = gpus_ ? 400 : 120, every = gpus_ ? 50 : 20;
+  const int steps = gpus_ ? 400 : 60, every = gpus_ ? 50 : 10;
   const std::string file = write_config(
       "recovery",
       fmt::format("model: {{preset: {}}}\n"
