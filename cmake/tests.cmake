@@ -28,7 +28,10 @@ target_compile_definitions(fake_nvml_old PRIVATE WITHOUT_ENERGY)
 add_library(fake_call_log MODULE tests/fakes/call_log.cpp)
 set_target_properties(fake_call_log PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
 target_link_libraries(fake_call_log PRIVATE ${CMAKE_DL_LIBS})
-list(APPEND fakes fake_call_log)
+add_library(fake_wrong_group MODULE tests/fakes/wrong_group.cpp)
+set_target_properties(fake_wrong_group PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
+target_link_libraries(fake_wrong_group PRIVATE ${CMAKE_DL_LIBS})
+list(APPEND fakes fake_call_log fake_wrong_group)
 
 # The operation tests, which also run on emulated GPUs (emulator.cmake). Optimised: they spend their time in their references.
 file(GLOB backend_tests CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/backend/*_test.cpp)

@@ -63,7 +63,7 @@ int run_command_line(int argc, char** argv) {
       "Exit codes: 0 success, 1 failure (another attempt may succeed), 2 a mistake in the command "
       "line, the\nconfiguration or an input file, 3 the training diverged, 4 a job without "
       "progress, 75 stopped on request\nwith a saved state. A command whose exit code is an answer "
-      "(model diff, doctor) says so in its own help.");
+      "(model diff, doctor, accept) says so in its own help.");
   add_data_command(app);
   add_train_command(app);
   add_generate_command(app);
@@ -77,6 +77,7 @@ int run_command_line(int argc, char** argv) {
   add_calibrate_command(app);
   add_launch_command(app);
   add_doctor_command(app);
+  add_accept_command(app);
   add_report_command(app);
   add_watch_command(app);
   add_dashboard_command(app);

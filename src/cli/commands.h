@@ -25,6 +25,7 @@ void add_plan_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
 void add_launch_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
+void add_accept_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_watch_command(CLI::App& app);
 void add_dashboard_command(CLI::App& app);

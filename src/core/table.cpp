@@ -65,6 +65,27 @@ std::string markdown_text(std::string_view text) {
   return result;
 }
 
+std::string html_text(std::string_view text) {
+  std::string result;
+  for (const char c : in_one_line(text)) switch (c) {
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '&':
+        result += "&amp;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += c;
+    }
+  return result;
+}
+
 std::string csv_text(std::string_view text) {
   std::string line = in_one_line(text);
   const std::size_t first = line.find_first_not_of(' ');
@@ -183,6 +204,22 @@ std::string Table::csv() const {
       return row[k].value.is_number() ? cell : csv_text(cell);  // "-1" is no formula
     });
   return text;
+}
+
+std::string Table::html() const {
+  const auto add_row = [&](std::string& text, const char* element, const auto& cell_of) {
+    text += "<tr>";
+    for (std::size_t k = 0; k < columns_.size(); ++k)
+      if (columns_[k].shown)
+        text += fmt::format("<{}{}>{}</{}>", element, columns_[k].numbers ? " class=number" : "",
+                            html_text(cell_of(k)), element);
+    text += "</tr>\n";
+  };
+  std::string text = "<table>\n";
+  add_row(text, "th", [&](std::size_t k) { return columns_[k].title; });
+  for (const auto& row : rows_)
+    add_row(text, "td", [&](std::size_t k) { return shown(row[k], columns_[k]); });
+  return text + "</table>\n";
 }
 
 nlohmann::ordered_json Table::json() const {

@@ -16,6 +16,9 @@ namespace kintsugi {
 // A cell of a Markdown table, or text in a line.
 std::string markdown_text(std::string_view text);
 
+// Text of a page, or a value in quotes.
+std::string html_text(std::string_view text);
+
 // A cell of a CSV file that is text. A leading = + - or @, which spreadsheets take for the
 // beginning of a formula, gets an apostrophe before it.
 std::string csv_text(std::string_view text);
@@ -62,7 +65,7 @@ struct Cell {
   static Cell or_missing(const std::string& text) { return text.empty() ? missing() : Cell(text); }
 };
 
-// Rows that people read as text, Markdown or CSV and programs as JSON or CSV.
+// Rows that people read as text, Markdown, CSV or HTML and programs as JSON or CSV.
 class Table {
  public:
   // `missing` is shown for a missing value; CSV has nothing.
@@ -82,6 +85,7 @@ class Table {
   std::string text() const { return text({}); }
   std::string markdown() const;
   std::string csv() const;
+  std::string html() const;             // a <table>
   nlohmann::ordered_json json() const;  // a list of objects
 
  private:

@@ -415,6 +415,25 @@ std::string job_script(const Machine& machine, const LaunchOptions& options, con
   return text + fmt::format(kEnd, "status");
 }
 
+std::string launcher_text(const JobDescription& job) {
+  std::string text;
+  for (const std::string& word : job.launcher)
+    if (word.find("{exclude}") == std::string::npos && word.find("{nodelist}") == std::string::npos)
+      text += (text.empty() ? "" : " ") + shell_quoted(word);
+  return text;
+}
+
+std::string command_script(const Machine& machine, const LaunchOptions& options,
+                           const JobPaths& paths, const JobDescription& job,
+                           const std::vector<std::string>& command) {
+  std::string text =
+      fmt::format("#!/bin/bash\n# {} on {}: {} x {}, by kintsugi launch.\n", job.name, machine.name,
+                  format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"));
+  text += header_of(machine, options, paths, job) + environment_of(machine, job, false) + "\nexec";
+  for (const std::string& word : command) text += " " + shell_quoted(word);
+  return text + "\n";
+}
+
 JobDescription describe_local_job(std::int64_t ranks, const std::string& name,
                                   const JobPaths& paths) {
   JobDescription job{.name = name,

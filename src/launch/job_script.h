@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launch/job_description.h"
 #include "launch/topology.h"
@@ -54,6 +55,14 @@ JobDescription describe_job(const Machine& machine, const LaunchOptions& options
 // The batch script that sbatch is given.
 std::string job_script(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
                        const JobDescription& job);
+
+// A batch script that runs `command` once, on the first node. `command` starts ranks itself, with
+// the job's launcher as its text: launcher_text().
+std::string command_script(const Machine& machine, const LaunchOptions& options,
+                           const JobPaths& paths, const JobDescription& job,
+                           const std::vector<std::string>& command);
+// For a shell. {nodes} and {ranks} are still in it; no nodes are left out.
+std::string launcher_text(const JobDescription& job);
 
 // A job on this machine: with mpirun, or directly if there is one rank.
 JobDescription describe_local_job(std::int64_t ranks, const std::string& name,

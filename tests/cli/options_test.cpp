@@ -29,6 +29,7 @@ class EveryOption : public testing::Test {
     add_calibrate_command(app_);
     add_launch_command(app_);
     add_doctor_command(app_);
+    add_accept_command(app_);
     add_report_command(app_);
     add_watch_command(app_);
     add_dashboard_command(app_);

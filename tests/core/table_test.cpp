@@ -53,6 +53,15 @@ TEST(Table, TextHasColumnsAsWideAsTheirCells) {
   EXPECT_EQ(facts.text(), "tokens  1\n");
 }
 
+TEST(Table, HtmlShowsTextAsItIs) {
+  EXPECT_EQ(html_text("<b class=\"x\">&\n</b>"), "&lt;b class=&quot;x&quot;&gt;&amp; &lt;/b&gt;");
+  Table table({Column::text("a<b"), Column::number("n", "n", "{:.1f}"), Column::hidden("x")});
+  table.add({"<script>", 2.25, 7});
+  EXPECT_EQ(table.html(),
+            "<table>\n<tr><th>a&lt;b</th><th class=number>n</th></tr>\n"
+            "<tr><td>&lt;script&gt;</td><td class=number>2.2</td></tr>\n</table>\n");
+}
+
 TEST(Table, MarkdownAlignsNumbersToTheRight) {
   EXPECT_EQ(sample().markdown(),
             "| name | count | loss | share | size |\n"

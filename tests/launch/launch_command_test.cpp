@@ -99,6 +99,46 @@ TEST_F(LaunchCommand, Submits) {
   EXPECT_THAT(content_of("calls"), HasSubstr("sbatch --parsable " + file + "\n"));
 }
 
+TEST_F(LaunchCommand, SubmitsAnAcceptanceTest) {
+  const Outcome outcome = launch("--accept report --machine cluster.yaml --nodes 2");
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("submitted job 41"), HasSubstr("report/acceptance.html")));
+  std::string script = content_of("report-trials/launch/job.sh");
+  EXPECT_THAT(script, AllOf(HasSubstr("#SBATCH --nodes=2\n"), HasSubstr("#SBATCH --no-requeue\n"),
+                            HasSubstr("#SBATCH --time=00:20:00\n")));
+  // The words that the script gives the program.
+  const std::size_t begin = script.find("exec "), end = script.find(' ', begin + 5);
+  script.replace(begin, end - begin, "printf '%s\\n'");
+  directory_.write("words.sh", script);
+  EXPECT_THAT(
+      run_in_shell("bash words.sh").out,
+      AllOf(StartsWith("accept\n--output\n"), HasSubstr("\n--ranks\n4\n--ranks-per-node\n2\n"),
+            HasSubstr("\n--budget\n900s\n--launch\nsrun '--nodes={nodes}' '--ntasks={ranks}' "
+                      "--ntasks-per-node=2 --kill-on-bad-exit=1 --overlap"),
+            Not(HasSubstr("{exclude}"))));
+}
+
+TEST_F(LaunchCommand, AnAcceptanceTestIsCheckedFirst) {
+  const auto refused_test = [&](const std::string& arguments, const std::string& text) {
+    const Outcome outcome = launch("--accept report --machine cluster.yaml " + arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.error, AllOf(StartsWith("error: "), HasSubstr(text)));
+    EXPECT_FALSE(fs::exists(directory_ / "report-trials")) << arguments;
+  };
+  refused_test("--nodes 9", "the cluster has 8 nodes");
+  refused_test("--time 3h", "more than a job");
+  refused_test("--time 1h --partition debug", "at most 00:30:00");
+  refused_test("run.yaml", "config has no effect with --accept");
+  refused_test("--spare-nodes 1", "--spare-nodes has no effect with --accept");
+  EXPECT_THAT(launch("--accept report").error, HasSubstr("give --machine"));
+  const Outcome printed = launch("--accept report --machine cluster.yaml --print");
+  EXPECT_THAT(printed.out, StartsWith("#!/bin/bash\n"));
+  EXPECT_FALSE(fs::exists(directory_ / "report-trials"));
+  fs::create_directory(directory_ / "report");
+  refused_test("", "it exists");
+}
+
 TEST_F(LaunchCommand, PrintWritesAndAsksNothing) {
   const Outcome outcome = on_cluster("--nodes 2 --print");
   EXPECT_EQ(outcome.code, 0) << outcome.error;

@@ -176,8 +176,8 @@ void print_runs(const std::vector<PreparedRun>& runs) {
 
 struct LaunchArguments {
   LaunchRequest request = {};
-  std::string time, signal;                                        // durations; empty: the defaults
-  std::string status, cancel, follow, collect, supervise, deputy;  // directories
+  std::string time, signal;  // durations; empty: the defaults
+  std::string status, cancel, follow, collect, accept, supervise, deputy;  // directories
   bool now = false;
   bool show_topology = false;
   std::string csv, markdown;
@@ -192,6 +192,9 @@ void refuse_idle_options(const CLI::App& command) {
       {"--cancel", {"--now"}},
       {"--follow", {}},
       {"--collect", {"--csv", "--markdown", "--overwrite"}},
+      {"--accept",
+       {"--machine", "--nodes", "--ranks-per-node", "--time", "--account", "--partition",
+        "--exclude", "--cpu-bind", "--topology", "--name", "--print"}},
       {"--supervise", {}},
       {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
@@ -261,7 +264,9 @@ void end_with(int exit_code) {
 void launch(LaunchArguments& arguments) {
   LaunchRequest& request = arguments.request;
   if (request.config.empty())
-    user_error("give a configuration, or one of --status, --follow, --cancel and --collect");
+    user_error(
+        "give a configuration, or one of --status, --follow, --cancel, --collect and "
+        "--accept");
   if (!arguments.time.empty()) request.options.time_s = parse_duration_s(arguments.time);
   if (!arguments.signal.empty()) request.options.signal_s = parse_duration_s(arguments.signal);
   request.options.account = or_variable(request.options.account, "SBATCH_ACCOUNT");
@@ -275,12 +280,60 @@ void launch(LaunchArguments& arguments) {
   end_with(run_locally(runs.list));
 }
 
+constexpr double kAcceptJob_s = 1200, kAcceptPart = 0.75;  // of the job's time; the rest is reserve
+
+// Submits a job that runs kintsugi accept. What the trials and the report are called is checked by
+// that, in the job.
+void launch_accept(LaunchArguments& arguments) {
+  const LaunchRequest& request = arguments.request;
+  LaunchOptions options = request.options;
+  if (request.machine.empty())
+    user_error("give --machine (kintsugi plan machines lists the built-in ones)");
+  const Machine machine = load_machine(request.machine);
+  const fs::path output = fs::absolute(arguments.accept).lexically_normal();
+  if (fs::exists(output))
+    user_error("--accept {}: it exists: choose another name", output.string());
+  options.account = or_variable(options.account, "SBATCH_ACCOUNT");
+  options.no_requeue = true;
+  if (options.name.empty()) options.name = "accept";
+  options.time_s = arguments.time.empty() ? kAcceptJob_s : parse_duration_s(arguments.time);
+  const JobPaths paths{.run_dir = output.string() + "-trials",
+                       .program = fs::read_symlink("/proc/self/exe").string(),
+                       .working_directory = fs::current_path().string()};
+  const std::optional<Topology> topology = topology_given(request);
+  const JobDescription job = describe_job(machine, options, paths, topology);
+  if (job.chain > 1)
+    user_error("--time {} is more than a job of {} may take", arguments.time, machine.name);
+  const bool file = fs::exists(request.machine);
+  const std::string script = command_script(
+      machine, options, paths, job,
+      {paths.program, "accept", "--output", output.string(), "--machine",
+       file ? fs::absolute(request.machine).string() : request.machine, "--ranks",
+       std::to_string(job.ranks()), "--ranks-per-node", std::to_string(job.ranks_per_node),
+       "--budget", fmt::format("{:.0f}s", kAcceptPart * options.time_s), "--launch",
+       launcher_text(job)});
+  if (request.print) return fmt::print("{}", script);
+  require_slurm();
+  check_partition(
+      slurm_partitions(),
+      options.partition.empty() ? machine.launch.partition.value_or("") : options.partition,
+      job.nodes, options.time_s);
+  NewFiles files;
+  files.create_folders(job.directory());
+  files.write(job.directory() / "job.sh", script);
+  const std::string id = submit_job(job.directory() / "job.sh");
+  files.keep();
+  fmt::print("submitted job {}; its report will be {}\n", id,
+             (output / "acceptance.html").string());
+}
+
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   refuse_idle_options(command);
   if (!arguments.status.empty()) return show_runs(arguments.status);
   if (!arguments.cancel.empty()) return cancel_runs(arguments.cancel, arguments.now);
   if (!arguments.follow.empty()) return follow_run(arguments.follow);
   if (!arguments.collect.empty()) return collect(arguments);
+  if (!arguments.accept.empty()) return launch_accept(arguments);
   if (arguments.show_topology) return print_topology(arguments.request);
   if (!arguments.deputy.empty()) return end_with(run_deputy(arguments.deputy));
   if (arguments.supervise.empty()) return launch(arguments);
@@ -351,6 +404,10 @@ void add_task_options(CLI::App& command, LaunchArguments& arguments) {
   add("--show-topology", arguments.show_topology,
       "Print the NUMA domains, cores and GPUs of this machine, of --machine or of --topology FILE, "
       "in the form of machine files");
+  add("--accept", arguments.accept,
+      "Submit a job that tests the program and the plan on --nodes nodes of --machine, and writes "
+      "its report to this directory (kintsugi accept; 20 min unless --time is given)",
+      TypeName{"DIR"});
   add("--supervise", arguments.supervise, "Used by job scripts: runs a job", TypeName{"RUN_DIR"});
   add("--deputy", arguments.deputy,
       "Used by the supervisor: requeues the job if the supervisor's node dies",
@@ -382,6 +439,9 @@ void add_launch_command(CLI::App& app) {
       "A matrix of runs, one after the other on this machine, and its results:\n"
       "  kintsugi launch examples/matrix.yaml --local\n"
       "  kintsugi launch --collect runs/matrix --markdown matrix.md\n"
+      "\n"
+      "An acceptance test of two nodes:\n"
+      "  kintsugi launch --accept accept --machine leonardo --nodes 2 --account project_1\n"
       "\n"
       "The topology of this node, for a machine file:\n"
       "  kintsugi launch --show-topology\n"

@@ -253,11 +253,6 @@ PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
   return run;
 }
 
-std::optional<Topology> topology_given(const LaunchRequest& request) {
-  if (request.topology.empty()) return {};
-  return request.topology == "this" ? topology_of_this_machine() : load_topology(request.topology);
-}
-
 void check_request(const LaunchRequest& request) {
   if (is_stream(request.config))
     user_error("{}: give a regular file, so that the job can be started again", request.config);
@@ -271,6 +266,11 @@ void check_request(const LaunchRequest& request) {
 }
 
 }  // namespace
+
+std::optional<Topology> topology_given(const LaunchRequest& request) {
+  if (request.topology.empty()) return {};
+  return request.topology == "this" ? topology_of_this_machine() : load_topology(request.topology);
+}
 
 bool wants_gpus(const std::vector<PreparedRun>& runs) {
   return std::any_of(runs.begin(), runs.end(),

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct PreparedRun {
   std::string partition = {};  // empty: the default
   double job_s = 0;            // 0: the default
 };
+
+// What --topology names; nothing: the machine's.
+std::optional<Topology> topology_given(const LaunchRequest& request);
 
 // Whether one of them may compute on GPUs.
 bool wants_gpus(const std::vector<PreparedRun>& runs);

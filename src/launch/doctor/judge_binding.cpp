@@ -64,6 +64,7 @@ void judge_shared_cores(const Node& node, Findings& findings) {
           "ranks {} and {} on {} share core{} {} while core{} {} {} idle", node[i]->rank,
           node[j]->rank, node[i]->node, shared.size() == 1 ? "" : "s", number_list(shared),
           idle.size() == 1 ? "" : "s", number_list(idle), idle.size() == 1 ? "is" : "are");
+      finding.ranks = {node[i]->rank, node[j]->rank};
     }
   if (pairs == 0) return;
   if (pairs > 1) finding.text += fmt::format(" (and {} more pairs)", pairs - 1);
@@ -86,7 +87,8 @@ void judge_shared_gpus(const Node& node, Findings& findings) {
          .text = fmt::format("ranks {} and {} on {} both use GPU {}: start as many ranks on a node "
                              "as it has GPUs, with gpu.device: auto",
                              owner->second, rank->rank, rank->node, rank->binding.gpu),
-         .mistake = true});
+         .mistake = true,
+         .ranks = {owner->second, rank->rank}});
     return;
   }
 }
@@ -95,11 +97,14 @@ void judge_numa(const Node& node, Findings& findings) {
   for (const RankFacts* rank : node) {
     const BindingFacts& binding = rank->binding;
     if (binding.gpu_cores.empty() || !common(binding.cores, binding.gpu_cores).empty()) continue;
-    findings.push_back({Severity::Warning, "binding",
-                        fmt::format("rank {} on {} is bound to cores {}, but its GPU {} is "
-                                    "near cores {}: bind it to those",
-                                    rank->rank, rank->node, number_list(binding.cores), binding.gpu,
-                                    number_list(binding.gpu_cores))});
+    findings.push_back(
+        {.severity = Severity::Warning,
+         .check = "binding",
+         .text = fmt::format("rank {} on {} is bound to cores {}, but its GPU {} is near cores {}: "
+                             "bind it to those",
+                             rank->rank, rank->node, number_list(binding.cores), binding.gpu,
+                             number_list(binding.gpu_cores)),
+         .ranks = {rank->rank}});
   }
 }
 

@@ -52,10 +52,12 @@ void judge_results(const std::vector<RankFacts>& ranks, Findings& findings) {
       if (!rank.device.hash.empty()) ++hashes[rank.device.hash];
       continue;
     }
-    findings.push_back({Severity::Error,
-                        "device",
-                        fmt::format("rank {} on {}: {}", rank.rank, rank.node, rank.device.problem),
-                        {rank.node}});
+    findings.push_back(
+        {.severity = Severity::Error,
+         .check = "device",
+         .text = fmt::format("rank {} on {}: {}", rank.rank, rank.node, rank.device.problem),
+         .nodes = {rank.node},
+         .ranks = {rank.rank}});
   }
   if (hashes.size() < 2) return;
   const auto usual =
@@ -114,13 +116,15 @@ void judge_compute_rates(const std::vector<RankFacts>& ranks, const DoctorLimits
     if (rank->device.flops_per_s < limits.slow * usual)
       add_slow(slow, rank->node, rank->rank, rank->device.flops_per_s);
   for (const auto& [node, found] : slow)
-    findings.push_back({found.lowest < limits.failed * usual ? Severity::Error : Severity::Warning,
-                        "device",
-                        fmt::format("{} on {}: slow matmul, {} ({:.0f} % of the median {})",
-                                    ranks_text(found.ranks), node, flops_text(found.lowest),
-                                    100 * found.lowest / usual, flops_text(usual)),
-                        {node},
-                        NodeTrouble::Slow});
+    findings.push_back(
+        {.severity = found.lowest < limits.failed * usual ? Severity::Error : Severity::Warning,
+         .check = "device",
+         .text = fmt::format("{} on {}: slow matmul, {} ({:.0f} % of the median {})",
+                             ranks_text(found.ranks), node, flops_text(found.lowest),
+                             100 * found.lowest / usual, flops_text(usual)),
+         .nodes = {node},
+         .kind = NodeTrouble::Slow,
+         .ranks = found.ranks});
 }
 
 // ---- links
@@ -190,11 +194,13 @@ void judge_pairs(const std::vector<JudgedPair>& judged, const std::vector<RankFa
     if (first) add_slow(slow, node_of(one.pair.first), one.pair.first, one.pair.bytes_per_s);
     if (second) add_slow(slow, node_of(one.pair.second), one.pair.second, one.pair.bytes_per_s);
     if (first || second) continue;
-    findings.push_back(
-        {between ? Severity::Warning : Severity::Note, "links",
-         fmt::format("ranks {} ({}) and {} ({}) exchange {}, other pairs {}", one.pair.first,
-                     node_of(one.pair.first), one.pair.second, node_of(one.pair.second),
-                     rate_text(one.pair.bytes_per_s), rate_text(one.usual))});
+    findings.push_back({.severity = between ? Severity::Warning : Severity::Note,
+                        .check = "links",
+                        .text = fmt::format("ranks {} ({}) and {} ({}) exchange {}, other pairs {}",
+                                            one.pair.first, node_of(one.pair.first),
+                                            one.pair.second, node_of(one.pair.second),
+                                            rate_text(one.pair.bytes_per_s), rate_text(one.usual)),
+                        .ranks = {one.pair.first, one.pair.second}});
   }
   for (auto& [node, found] : slow) {
     std::sort(found.ranks.begin(), found.ranks.end());
@@ -206,7 +212,8 @@ void judge_pairs(const std::vector<JudgedPair>& judged, const std::vector<RankFa
                              ranks_text(found.ranks), node, between ? " in other nodes" : "",
                              rate_text(found.lowest), rate_text(usual)),
          .nodes = {node},
-         .kind = NodeTrouble::Slow});
+         .kind = NodeTrouble::Slow,
+         .ranks = found.ranks});
   }
 }
 

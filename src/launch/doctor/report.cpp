@@ -139,6 +139,7 @@ std::string report_json(const Diagnosis& diagnosis) {
                         {"check", finding.check},
                         {"text", printable(finding.text)},
                         {"nodes", finding.nodes},
+                        {"ranks", finding.ranks},
                         {"mistake", finding.mistake}});
   for (const auto& [check, time] : diagnosis.seconds) seconds[check] = time;
   return nlohmann::json{{"ranks", ranks},

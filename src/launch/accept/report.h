@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/accept/judge.h"
+
+namespace kintsugi {
+
+// All that an acceptance test found.
+struct AcceptReport {
+  std::string program = {};  // version and build
+  std::string machine = {}, device = {}, launch = {};
+  int ranks = 1, nodes = 1;
+  double seconds = 0, budget_s = 0, finished_s = 0;  // finished: Unix time
+  AcceptChecks checks = {};
+  std::vector<GroupBandwidth> bandwidths = {};
+  std::vector<SpeedFacts> speed = {};
+  double pairs_covered = 0;                // fraction of all pairs of features that met
+  std::vector<std::string> left_out = {};  // parts and trials for which there was no time
+};
+
+std::string report_text(const AcceptReport& report);  // for the terminal
+nlohmann::ordered_json report_json(const AcceptReport& report);
+std::string report_html(const AcceptReport& report);
+// How many checks have a verdict.
+std::size_t count_of(const AcceptReport& report, Verdict verdict);
+
+}  // namespace kintsugi
