@@ -43,7 +43,7 @@ class AcceptCommand : public ProgramTest {
 
 TEST_F(AcceptCommand, PassesOnTwoRanks) {
   if (!has_mpirun()) GTEST_SKIP() << "no mpirun here";
-  const Outcome outcome = accept("--ranks 2 --parts losses,recovery,calibrate");
+  const Outcome outcome = accept("--ranks 2 --share-gpu --parts losses,recovery,calibrate");
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.error;
   EXPECT_THAT(outcome.out, HasSubstr("\npass: "));
   const json found = report();

@@ -32,7 +32,7 @@ struct AcceptArguments {
   std::int64_t ranks = 0, node_ranks = 0;
   std::string budget = "15min";
   std::vector<std::string> parts = {};
-  bool overwrite = false;
+  bool overwrite = false, share_gpu = false;
 };
 
 // ---- the probe: what all ranks measure in one launch
@@ -62,6 +62,7 @@ void probe(const AcceptArguments& arguments, Job& job, ProbeParts& parts) {
   options.budget_s = 60;
   CommConfig comm;
   comm.allow_sockets = true;  // trials refuse them
+  comm.share_gpu = options.share_gpu = arguments.share_gpu;
   devices = make_device_world(job.world(), *backend, comm,
                               [&job](const RankFailure& failure) { job.abort(failure); });
   World& world = devices.gpus ? *devices.gpus : job.world();
@@ -109,6 +110,7 @@ AcceptOptions options_of(const AcceptArguments& arguments, const fs::path& direc
                         .launch = arguments.launch,
                         .machine = arguments.machine,
                         .device = arguments.device,
+                        .share_gpu = arguments.share_gpu,
                         .budget_s = parse_duration_s(arguments.budget),
                         .directory = fs::absolute(directory)};
   if (options.launch.empty() && ranks > 1)
@@ -186,6 +188,7 @@ void add_accept_command(CLI::App& app) {
       "on cpu, h200 on GPUs)");
   add("--device", arguments->device, "auto (the default), cpu, cuda or hip",
       CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
+  add("--share-gpu", arguments->share_gpu, "Several ranks may use one GPU (comm.share_gpu)");
   add("--budget", arguments->budget, "What does not fit into this time is left out and named",
       TypeName{"TIME"}, duration(between(1, 1e6)), kShowDefault);
   add("--parts", arguments->parts,

@@ -140,9 +140,9 @@ std::string Acceptance::write_config(const std::string& name, const std::string&
   write_file_atomically(
       file,
       fmt::format("run: {{seed: 7, tensorboard: false, prometheus: false, node_ledger: {}}}\n"
-                  "device: {}\n{}",
+                  "device: {}\ncomm: {{share_gpu: {}}}\n{}",
                   yaml_quoted((options_.directory / "nodes.json").string()), options_.device,
-                  sections),
+                  options_.share_gpu, sections),
       OnDisk::Later);
   return file.string();
 }
@@ -166,7 +166,7 @@ bool Acceptance::probe() {
   report_.nodes = static_cast<int>(NodeGroups(nodes_of(ranks)).names.size());
   // CPU ranks may share cores and memory with other programs: only very slow ones fail.
   const DoctorLimits limits{.failed = gpus_ ? 0.85 : 0.2};
-  Findings findings = judge_binding(ranks, false);
+  Findings findings = judge_binding(ranks, options_.share_gpu);
   for (const Findings& more :
        {judge_devices(ranks, limits, {}), judge_links(ranks, limits, {}),
         judge_directory(ranks, options_.directory.string(), 0, 0), judge_hosts(ranks, limits)})
@@ -243,13 +243,12 @@ void Acceptance::recovery() {
                   "optimizer: {{lr: 1e-3, min_lr: 1e-4, warmup_steps: 0}}\n"
                   "train: {{steps: {}, eval_every: 0, checkpoint_every: {}, log_every: 10, "
                   "precision: {}}}\n"
-                  "layout: {{zero: {}}}\n"
-                  "comm: {{deterministic: true}}\n"
-                  "gpu: {{deterministic: true}}\n",
+                  "layout: {{zero: {}}}\n",
                   gpus_ ? "gpt2-124m" : "llama-tiny",
                   yaml_quoted((options_.directory / "corpus.txt").string()), options_.ranks, steps,
                   every, gpus_ ? "bf16" : "fp32", options_.ranks > 1 ? 1 : 0));
-  const AcceptTrial whole = train("undisturbed", file, options_.ranks, {});
+  const std::vector<std::string> same_bits = {"comm.deterministic=true", "gpu.deterministic=true"};
+  const AcceptTrial whole = train("undisturbed", file, options_.ranks, same_bits);
   if (!whole.ran())
     return add_failed({.part = "recovery", .name = "undisturbed run"}, whole, "see the log");
   facts.undisturbed = read_checkpoint(run_of("undisturbed"));
@@ -261,7 +260,7 @@ void Acceptance::recovery() {
   std::optional<int> killed;
   double killed_s = 0;
   const AcceptTrial broken =
-      train("killed", file, options_.ranks, {}, [&](const std::string& supervisor) {
+      train("killed", file, options_.ranks, same_bits, [&](const std::string& supervisor) {
         if (killed || read_checkpoint(run_of("killed")).step == 0) return;
         killed = kill_one_rank(supervisor);
         killed_s = steady_s();
@@ -273,7 +272,7 @@ void Acceptance::recovery() {
   facts.killed = *killed;
   facts.noticed = broken.end;
   facts.notice_s = steady_s() - killed_s;
-  const AcceptTrial again = train("killed", file, options_.ranks, {});
+  const AcceptTrial again = train("killed", file, options_.ranks, same_bits);
   facts.restarted = again.ran();
   facts.restart_problem = again.problem();
   facts.recovered = read_checkpoint(run_of("killed"));
@@ -383,7 +382,10 @@ void Acceptance::speed() {
   }
   add(judge_speed(report_.speed, gpus_, {}));
   const RunSteps steps = energy_of.empty() ? RunSteps{} : read_steps(run_of(energy_of));
-  add(judge_energy(energy_of, steps, gpus_ ? options_.ranks : 0,
+  std::set<std::string> gpus;
+  for (const ProbeFacts& rank : ranks_)
+    if (gpus_) gpus.insert(rank.rank.node + " " + rank.rank.binding.gpu);
+  add(judge_energy(energy_of, steps, static_cast<int>(gpus.size()),
                    given_     ? given_->gpu
                    : machine_ ? machine_->gpu
                               : GpuSpec{}));

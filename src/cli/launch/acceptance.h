@@ -20,6 +20,7 @@ struct AcceptOptions {
   std::string launch = {};        // shell text before the program
   std::string machine = {};       // name or file; empty: this host, or h200
   std::string device = "auto";
+  bool share_gpu = false;  // several ranks on one GPU
   double budget_s = 900;
   std::set<std::string> parts = {};      // those to do
   std::filesystem::path directory = {};  // of the trials, on all nodes

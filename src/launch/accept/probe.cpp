@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
 #include "tensor/arena.h"
@@ -217,6 +218,7 @@ std::vector<GroupFacts> measure_groups(World& hosts, World& devices, Backend& ba
   std::vector<GroupFacts> found;
   const auto control = hosts.split("accept", 0, hosts.rank());
   GroupClock clock(*control, backend, load, now);
+  std::set<std::vector<int>> timed;  // the first rank of each rank's group
   for (const Grid& grid : grids) {
     const Groups groups = make_groups(hosts, devices, grid);
     for (const GroupSpec& spec : group_specs()) {
@@ -225,7 +227,11 @@ std::vector<GroupFacts> measure_groups(World& hosts, World& devices, Backend& ba
                        .kind = spec.name,
                        .expected = group_members(grid, spec.kind, hosts.rank())};
       find_members(group, spec.on_host ? nullptr : &backend, hosts.rank(), facts);
-      if (!spec.on_host) facts.rates = clock.measure(group);
+      std::vector<int> groups_of_ranks;
+      for (int rank = 0; rank < hosts.size(); ++rank)
+        groups_of_ranks.push_back(group_members(grid, spec.kind, rank).front());
+      // Other kinds with the same groups have the same links.
+      if (!spec.on_host && timed.insert(groups_of_ranks).second) facts.rates = clock.measure(group);
       if (facts.expected.size() > 1 || facts.gathered.size() > 1) found.push_back(std::move(facts));
     }
     control->barrier();  // before the groups end

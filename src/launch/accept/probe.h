@@ -49,14 +49,14 @@ std::vector<Grid> probed_grids(int ranks, int node_ranks);
 std::string grid_text(const Grid& grid);
 
 struct ProbeLoad {
-  std::vector<std::int64_t> bytes = {64 << 10, 1 << 20, 16 << 20};  // ascending
+  std::vector<std::int64_t> bytes = {64 << 10, 1 << 20, 4 << 20};  // ascending
   int repetitions = 3;
   double seconds = 0.5;  // of one call: when one takes longer, larger ones are left out
   std::int64_t matmul = 512;
   DType precision = DType::F32;
 };
 // All ranks call these. `devices` has the ranks of `hosts`, for tensors of the backend. A group
-// with the wrong ranks is a fact, and does not hang.
+// with the wrong ranks is a fact, and does not hang. Rates are measured once for the same groups.
 std::vector<GroupFacts> measure_groups(World& hosts, World& devices, Backend& backend,
                                        const std::vector<Grid>& grids, const ProbeLoad& load,
                                        const SecondsClock& now);
