@@ -211,13 +211,20 @@ TEST_F(PlanSearchCommand, PlansForFailures) {
   EXPECT_EQ(one["failures"]["best_checkpoint_every"], every);
   EXPECT_EQ(parse_run_config(content_of("run.yaml"), "run.yaml").train.checkpoint_every, every);
   EXPECT_THAT(content_of("run.yaml"), HasSubstr("# Launch with --spare-nodes 5.\n"));
-  EXPECT_THAT(run(failing).out,
-              AllOf(HasSubstr("Failures: a node every 1 d 06 h"), HasSubstr(" cost least. 5 spare"),
-                    HasSubstr("Checkpoints every " + std::to_string(every) + " steps")));
+  EXPECT_THAT(
+      run(failing).out,
+      AllOf(HasSubstr("Failures: a node every 1 d 06 h"), HasSubstr("in 99 % of cases: 5.\n"),
+            HasSubstr("Checkpoints every " + std::to_string(every) + " steps")));
   EXPECT_THAT(run(failing + "--checkpoint-every 100000").out,
               HasSubstr("100000 steps; " + std::to_string(every) + " would cost least."));
   EXPECT_THAT(mistake(failing + "--checkpoint-every 0"), HasSubstr("would begin the run again"));
   EXPECT_THAT(mistake(plan + "--node-mtbf 40d"), HasSubstr("give --save-time"));
+  // Grand Teton has node.mtbf_h, and no storage_gb_s.
+  const std::string known =
+      "--model llama-1b --machine grand-teton-h100 --gpus 64 --best 1 "
+      "--tokens 1B ";
+  EXPECT_THAT(run(known).out, HasSubstr("not counted: the time of a checkpoint is not known"));
+  EXPECT_THAT(run(known + "--save-time 9s").out, HasSubstr("Failures: a node every 32 d 23 h"));
   EXPECT_THAT(mistake(plan + "--node-mtbf 1min --save-time 1s"), HasSubstr("hardly progress"));
   EXPECT_THAT(mistake(plan + "--node-mtbf soon --save-time 1s"), HasSubstr("--node-mtbf"));
 }

@@ -25,7 +25,7 @@ using Ranks = std::vector<int>;
 // ---- groups on threads
 
 // What is wrong with the network. The clock of a rank advances in its collectives only.
-struct Faults {
+struct NetworkFaults {
   std::function<int(const std::string& name, int rank, int color)> color =
       [](const std::string&, int, int color) { return color; };
   // Of an all-reduce in a group with this name: whether the contribution of a rank is lost.
@@ -37,7 +37,7 @@ struct Faults {
 
 class FaultyGroup : public ForwardingCommunicator {
  public:
-  FaultyGroup(std::unique_ptr<Communicator> inner, int world_rank, const Faults& faults,
+  FaultyGroup(std::unique_ptr<Communicator> inner, int world_rank, const NetworkFaults& faults,
               double& clock)
       : ForwardingCommunicator(std::move(inner)),
         world_rank_(world_rank),
@@ -58,14 +58,14 @@ class FaultyGroup : public ForwardingCommunicator {
 
  private:
   int world_rank_;
-  const Faults& faults_;
+  const NetworkFaults& faults_;
   double& clock_;
   double bytes_ = 0;
 };
 
 class FaultyWorld : public World {
  public:
-  FaultyWorld(World& inner, const Faults& faults, double& clock)
+  FaultyWorld(World& inner, const NetworkFaults& faults, double& clock)
       : World(inner.place()), inner_(inner), faults_(faults), clock_(clock) {}
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     return std::make_unique<FaultyGroup>(
@@ -74,12 +74,12 @@ class FaultyWorld : public World {
 
  private:
   World& inner_;
-  const Faults& faults_;
+  const NetworkFaults& faults_;
   double& clock_;
 };
 
 // Eight ranks on two nodes, with GPUs, so that their rates are judged.
-std::vector<ProbeFacts> probe(const std::vector<Grid>& grids, const Faults& faults) {
+std::vector<ProbeFacts> probe(const std::vector<Grid>& grids, const NetworkFaults& faults) {
   constexpr int kRanks = 8;
   std::vector<ProbeFacts> all(kRanks);
   run_ranks(kRanks, [&](World& world) {
@@ -115,7 +115,7 @@ TEST(AcceptGroups, GoodOnesPassInEveryGrid) {
 }
 
 TEST(AcceptGroups, ARankInAWrongGradientGroupIsNamed) {
-  Faults faults;
+  NetworkFaults faults;
   faults.color = [](const std::string& name, int rank, int color) {
     return name == "shard" && rank == 5 ? 0 : color;
   };
@@ -129,7 +129,7 @@ TEST(AcceptGroups, ARankInAWrongGradientGroupIsNamed) {
 }
 
 TEST(AcceptGroups, RanksThatHaveChangedPlacesAreNamed) {
-  Faults faults;
+  NetworkFaults faults;
   faults.color = [](const std::string& name, int rank, int color) {
     if (name != "replica") return color;
     return rank == 1 ? 2 : rank == 2 ? 1 : color;
@@ -141,7 +141,7 @@ TEST(AcceptGroups, RanksThatHaveChangedPlacesAreNamed) {
 }
 
 TEST(AcceptGroups, ALostContributionIsNamed) {
-  Faults faults;
+  NetworkFaults faults;
   faults.loses = [](const std::string& name, int rank) { return name == "tp" && rank == 6; };
   const AcceptChecks failed = failures(judge_members(probe({{.tp = 4, .dp = 2}}, faults)));
   ASSERT_EQ(failed.size(), 1u);
@@ -151,7 +151,7 @@ TEST(AcceptGroups, ALostContributionIsNamed) {
 }
 
 TEST(AcceptGroups, AGroupWithALinkOfATenthIsNamed) {
-  Faults faults;
+  NetworkFaults faults;
   faults.bytes_per_s = [](int rank) { return rank == 3 ? 1e8 : 1e9; };
   const AcceptChecks failed = failures(judge_bandwidths(probe({{.tp = 2, .dp = 4}}, faults), {}));
   ASSERT_EQ(failed.size(), 2u) << "the tensor and the data group of rank 3";

@@ -26,6 +26,20 @@ TEST(Network, StopsOfAPipeline) {
   EXPECT_EQ(slowest_stage(times), 1u);
 }
 
+// Four stages of four ranks on two nodes of eight: neighbouring stages are on one node, the first
+// and the last one, which have the tied embedding, are not.
+TEST(Network, TiedEmbeddingsCrossTheNetwork) {
+  Machine machine = load_machine("dgx-a100");
+  const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 64};
+  const auto waits = [&](double gb_s) {
+    machine.network.gb_s = gb_s;
+    return Planner(job, machine).timing({.pp = 4, .dp = 4, .micro_batch = 1}).data_s;
+  };
+  // An all-reduce of fp32 gradients of two ranks sends them once, 1.2 times as slowly as alone.
+  const double gigabytes = 4e-9 * 128'256 * 2048;
+  EXPECT_NEAR((waits(0.5) - waits(1)) / (1.2 * gigabytes * (1 / 0.5 - 1)), 1, 0.01);
+}
+
 TEST(Costs, CollectivesOverlapWithMatmuls) {
   const Machine machine = load_machine("dgx-a100");
   const GroupLinks inside = links_of(machine, {8, 1}), across = links_of(machine, {16, 1});

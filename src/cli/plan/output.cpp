@@ -65,8 +65,8 @@ std::string advice_text(const RunFootprint& f) {
               ? " cost least."
               : fmt::format("; {} would cost least.", lost.best_every);
   if (lost.spare_nodes == 0) return text;
-  return text + fmt::format(" {} replace all nodes that fail between repairs in {:.0f} % of cases.",
-                            spares_text(lost), 100 * kSpareChance);
+  return text + fmt::format(" Spare nodes that suffice until repairs in {:.0f} % of cases: {}.",
+                            100 * kSpareChance, lost.spare_nodes);
 }
 
 std::string run_line(const RunFootprint& f, const Machine& machine, const StepInterval& interval) {
@@ -80,7 +80,12 @@ std::string run_line(const RunFootprint& f, const Machine& machine, const StepIn
   if (f.checkpoint_s && f.checkpoints > 0)
     text += fmt::format(" ({:.0f} checkpoints: {}, included above)", f.checkpoints,
                         format_duration(f.checkpoints * *f.checkpoint_s));
-  if (f.failures) text += "\n" + failures_text(*f.failures) + advice_text(f);
+  if (f.failures)
+    text += "\n" + failures_text(*f.failures) + advice_text(f);
+  else if (machine.node.mtbf_h > 0)
+    text += fmt::format("\nFailures of nodes are not counted: {}.",
+                        f.checkpoint_s ? "the run saves no checkpoints"
+                                       : "the time of a checkpoint is not known (--save-time)");
   return text + "\n";
 }
 
@@ -215,10 +220,10 @@ std::string undriven_note(const Machine& machine) {
 
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
                        RankBy rank_by) {
-  std::string text = fmt::format(
-      "{:>4}{:>10}{:>8}{:>7}{:>10}{:>12} {:<5}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory",
-      "batch", "accum", "step s", "tok/s/GPU", "±", "MFU %", "full %", "bubble", "exposed", "kJ/step",
-      "layout");
+  std::string text =
+      fmt::format("{:>4}{:>10}{:>8}{:>7}{:>10}{:>12} {:<5}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "",
+                  "memory", "batch", "accum", "step s", "tok/s/GPU", "±", "MFU %", "full %",
+                  "bubble", "exposed", "kJ/step", "layout");
   int number = 0;
   for (const Evaluation& e : result.best)
     text += fmt::format(

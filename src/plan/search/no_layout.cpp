@@ -179,8 +179,7 @@ std::string why_nothing_fits(Planner& planner, const SearchLimits& limits,
                      format_number(result.layouts, "layout"),
                      limited.empty() ? "" : " with " + limited, format_number(limits.gpus, "GPU"),
                      machine.gpu.memory_text(), format_bytes(result.smallest.memory_bytes),
-                     to_string(result.smallest),
-                     what_would_fit(planner, limits, result, job_on));
+                     to_string(result.smallest), what_would_fit(planner, limits, result, job_on));
 }
 
 }  // namespace kintsugi

@@ -39,11 +39,13 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
 // ---- traces and costs that layouts share
 
 GroupLinks Planner::links(const Layout& l, GroupKind kind) const {
-  // Messages and tied embeddings have two ranks.
+  // Messages go to the next stage; tied embeddings are in the first stage and the last one.
   const bool ends = kind == GroupKind::Pp || kind == GroupKind::Tied;
   const GroupMembership group =
       group_position(grid_of(l, job_.model), ends ? GroupKind::Pp : kind, {});
-  return links_of(machine_, {ends ? std::min(group.size, 2) : group.size, group.stride});
+  const bool far = kind == GroupKind::Tied && group.size * group.stride > machine_.node.gpus;
+  return links_of(machine_, {ends ? std::min(group.size, 2) : group.size,
+                             far ? group.stride * (group.size - 1) : group.stride});
 }
 
 Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& software,

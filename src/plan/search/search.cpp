@@ -317,8 +317,8 @@ class Search {
     ++result_.layouts;
     if (result_.smallest.memory_bytes == 0 || e.memory_bytes < result_.smallest.memory_bytes)
       result_.smallest = e;
-    const double value = score(e, machine, limits_.rank_by) *
-                         (limits_.risk ? interval_of(planner_, e).within : 1);
+    const double value =
+        score(e, machine, limits_.rank_by) * (limits_.risk ? interval_of(planner_, e).within : 1);
     // The strings of near misses cost more than the evaluation: skip layouts that are far away.
     const bool near = fastest_ == 0 || value < 1.5 * fastest_;
     if (near) misses_.consider(e, value, machine.gpu.memory_gb * 1e9);
