@@ -28,8 +28,9 @@ namespace {
 
 struct DoctorArguments {
   std::string config, machine, directory, json, ledger, device = "auto", precision;
+  std::string seconds = "5s", timeout = "60s";
   std::int64_t threads = 0;
-  double seconds = 5, slow = 0.85, days = 7, timeout_s = 60;
+  double slow = 0.85, days = 7;
   bool allow_sockets = false, exclude = false, overwrite = false;
   bool list = false;
   std::string forget, node, reason = "excluded by hand";
@@ -119,8 +120,8 @@ DoctorOptions options_of(const DoctorArguments& arguments, const std::optional<R
   const DeviceChoice device =
       config ? config->device : YamlScalar<DeviceChoice>::parse(arguments.device);
   if (device != DeviceChoice::Cpu) options.undriven_amd = why_undriven(GpuVendor::Amd);
-  options.budget_s = arguments.seconds;
-  options.limit_s = arguments.timeout_s;
+  options.budget_s = parse_duration_s(arguments.seconds);
+  options.limit_s = parse_duration_s(arguments.timeout);
   if (config && job.world().rank() == 0) expect_checkpoints(*config, options);
   return options;
 }
@@ -202,12 +203,10 @@ void add_check_options(CLI::App& command, DoctorArguments& arguments) {
   add("--slow", arguments.slow,
       "Fraction of the other ranks' rate below which a rank is slow (default: 0.85)",
       real_number(between(0, 1)));
-  add("--seconds", arguments.seconds,
-      "Time budget; links are not measured when it is used up (default: 5)",
-      duration(between(0, 3600)));
-  add("--timeout", arguments.timeout_s,
-      "A check that takes longer on a rank ends the job (default: 60 s)",
-      duration(between(1, 1e6)));
+  add("--seconds", arguments.seconds, "Time budget; links are not measured when it is used up",
+      TypeName{"TIME"}, duration(between(0, 3600)), kShowDefault);
+  add("--timeout", arguments.timeout, "A check that takes longer on a rank ends the job",
+      TypeName{"TIME"}, duration(between(1, 1e6)), kShowDefault);
   add("--allow-sockets", arguments.allow_sockets,
       "Accept that NCCL or RCCL uses TCP between nodes");
   add("--json", arguments.json, "Write all facts and findings to this file");
