@@ -21,8 +21,8 @@ struct TestBackend {
   std::function<std::unique_ptr<Backend>()> make;
 };
 
-// Whether the GPU is emulated (tests/emulator). Tests then take fewer precisions and smaller sizes:
-// a thread of a kernel takes about a microsecond.
+// Whether the GPU is emulated (tests/emulator). Tests then take smaller sizes: a thread of a kernel
+// takes about a microsecond.
 inline bool is_emulated() {
   static const bool emulated = [] {
     if (gpu_platform() != "hip") return gpu_platform() == "emulated";
@@ -49,8 +49,7 @@ inline const std::vector<TestBackend>& backends() {
     const std::vector<DType> precisions = {DType::F64, DType::F32, DType::BF16, DType::F16};
     std::vector<TestBackend> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
     if (gpu_is_present())
-      present.push_back({gpu_platform(),
-                         is_emulated() ? std::vector{DType::F32, DType::BF16} : precisions,
+      present.push_back({gpu_platform(), precisions,
                          [] { return make_gpu_backend({.host = make_cpu_backend()}); }});
     return present;
   }();

@@ -11,11 +11,11 @@ namespace kintsugi {
 // (judge.h).
 
 struct BindingFacts {
-  std::vector<int> cores;   // that this rank may use
-  std::vector<int> usable;  // that the job may use on this node
+  std::vector<int> cores = {};   // that this rank may use
+  std::vector<int> usable = {};  // that the job may use on this node
   int threads = 1;
-  std::string gpu;             // PCI id; empty: no GPU
-  std::vector<int> gpu_cores;  // those in the GPU's NUMA node; empty: unknown
+  std::string gpu = {};             // PCI id; empty: no GPU
+  std::vector<int> gpu_cores = {};  // those in the GPU's NUMA node; empty: unknown
 
   bool bound() const { return cores != usable; }
 };
@@ -84,13 +84,13 @@ struct AmdFacts {
 
 struct RankFacts {
   int rank = 0;
-  std::string node;
-  BindingFacts binding;
-  DeviceFacts device;
-  std::vector<PairRate> pairs;
-  DirectoryFacts directory;
-  HostFacts host;
-  AmdFacts amd;
+  std::string node = {};
+  BindingFacts binding = {};
+  DeviceFacts device = {};
+  std::vector<PairRate> pairs = {};
+  DirectoryFacts directory = {};
+  HostFacts host = {};
+  AmdFacts amd = {};
 };
 
 std::string to_json_text(const RankFacts& facts);
