@@ -96,23 +96,24 @@ const GroupedSize kGrouped[] = {
 
 class GroupedMatmulTest : public ExpertsTest {
  protected:
-  // c, and the sums of the magnitudes, which bound its error.
+  // c, and what bounds its error: the sums of the magnitudes, and of those that may be lost.
   struct Expected {
-    Values c, size;
+    Values c, size, lost;
   };
-  static Expected reference(const Values& before, const Values& a, const Values& b, const Rows& r,
-                            std::int64_t n, std::int64_t k, const GroupedOptions& options) {
-    Expected x = {.c = before, .size = magnitudes(before)};
+  Expected reference(const Values& before, const Values& a, const Values& b, const Rows& r,
+                     std::int64_t n, std::int64_t k, const GroupedOptions& options) const {
+    Expected x = {.c = before, .size = magnitudes(before), .lost = Values(before.size())};
     for (std::size_t row = 0; row < r.rows.size(); ++row) {
       const double* const left = at(a, r, options.tokens_a, row, k);
       const double* const matrix = &b[r.expert(row) * static_cast<std::size_t>(n * k)];
       for (std::int64_t j = 0; j < n; ++j) {
         const std::size_t to = row * static_cast<std::size_t>(n) + static_cast<std::size_t>(j);
         for (std::int64_t i = 0; i < k; ++i) {
-          const double product =
-              options.scale * left[i] * matrix[options.transpose_b ? j * k + i : i * n + j];
+          const double right = matrix[options.transpose_b ? j * k + i : i * n + j];
+          const double product = options.scale * left[i] * right;
           x.c[to] += product;
           x.size[to] += std::abs(product);
+          if (may_be_lost(left[i]) || may_be_lost(right)) x.lost[to] += std::abs(product);
         }
       }
     }
@@ -137,8 +138,9 @@ class GroupedMatmulTest : public ExpertsTest {
     if (options.accumulate) write(c.rows(0, r.used), before);
     backend().grouped_matmul(c, left, right, r.device, options);
     if (r.used > 0)
-      expect_close("c", read(c.rows(0, r.used)), expected.c, type(),
-                   {4 + std::sqrt(static_cast<double>(s.k)), accumulator(), expected.size});
+      expect_close(
+          "c", read(c.rows(0, r.used)), expected.c, type(),
+          {4 + std::sqrt(static_cast<double>(s.k)), accumulator(), expected.size, expected.lost});
     finish();
   }
 };
@@ -216,15 +218,18 @@ class GroupedGradientTest : public ExpertsTest {
     Values expected(static_cast<std::size_t>(experts * m * n), 0.0);
     if (options.accumulate) expected = rounded(normal(experts * m * n), stored);
     const Values before = expected;
-    Values size = magnitudes(expected);
+    Values size = magnitudes(expected), lost(expected.size());
     for (std::size_t row = 0; row < r.rows.size(); ++row) {
       const double* const left = at(a, r, options.tokens_a, row, m);
       const double* const right = at(b, r, options.tokens_b, row, n);
       const std::size_t first = r.expert(row) * static_cast<std::size_t>(m * n);
       for (std::int64_t i = 0; i < m; ++i)
         for (std::int64_t j = 0; j < n; ++j) {
-          expected[first + static_cast<std::size_t>(i * n + j)] += left[i] * right[j];
-          size[first + static_cast<std::size_t>(i * n + j)] += std::abs(left[i] * right[j]);
+          const std::size_t to = first + static_cast<std::size_t>(i * n + j);
+          const double product = left[i] * right[j];
+          expected[to] += product;
+          size[to] += std::abs(product);
+          if (may_be_lost(left[i]) || may_be_lost(right[j])) lost[to] += std::abs(product);
         }
     }
     upload(r);
@@ -234,7 +239,8 @@ class GroupedGradientTest : public ExpertsTest {
     if (options.accumulate) write(dw, before);
     backend().grouped_weight_gradient(dw, left, right, r.device, options);
     const double most = static_cast<double>(*std::max_element(counts.begin(), counts.end()));
-    expect_close("dw", read(dw), expected, stored, {4 + std::sqrt(most), accumulator(), size});
+    expect_close("dw", read(dw), expected, stored,
+                 {4 + std::sqrt(most), accumulator(), size, lost});
     finish();
   }
 };
