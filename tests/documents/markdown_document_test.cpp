@@ -78,6 +78,9 @@ TEST(OutputMatches, NumbersWithTheirUnits) {
   EXPECT_TRUE(
       output_matches({"in 1 h 53 min, 4.1 k tokens/s"}, "in 13 s, 912 tokens/s\n", Numbers::Vary));
   EXPECT_TRUE(output_matches({"3.9 MiB of text"}, "812 KiB of text\n", Numbers::Vary));
+  EXPECT_TRUE(output_matches({"MFU 65.1 % (68.7 % full)  norm"}, "MFU – norm\n", Numbers::Vary));
+  EXPECT_TRUE(output_matches({"MFU 29.5 %  J/token"}, "MFU –  J/token\n", Numbers::Vary));
+  EXPECT_FALSE(output_matches({"idle 29.5 %  J/token"}, "idle –  J/token\n", Numbers::Vary));
   EXPECT_TRUE(output_matches({"J/token –"}, "J/token 0.31\n", Numbers::Vary));
   EXPECT_TRUE(output_matches({"7.6 ⠑⡄ ●", "█▒ step 3"}, "  5.1 ⠑\n███▒ step 12\n", Numbers::Vary));
   EXPECT_FALSE(output_matches({"loss 4.5"}, "loss nan\n", Numbers::Vary));
