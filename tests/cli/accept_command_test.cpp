@@ -79,7 +79,7 @@ TEST_F(AcceptCommand, PutsStepsAndMemoryBesideThePlan) {
     EXPECT_NEAR(one.at("measured_by_planned").get<double>(), step_s / planned_s, 1e-9);
     EXPECT_GT(one.at("calibrated_s"), 0);
     const double bytes = one.at("memory_bytes"), planned = one.at("planned_bytes");
-    EXPECT_NEAR(bytes, planned, 0.02 * planned) << one;
+    EXPECT_NEAR(bytes, planned, 0.05 * planned) << one;
   }
   EXPECT_EQ(measured, 3) << "one rank has one layout";
 }
