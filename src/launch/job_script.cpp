@@ -63,9 +63,11 @@ std::string cpu_bind(const Machine& machine, const LaunchOptions& options, int r
 }
 
 void check_cores(const Machine& machine, std::int64_t ranks, const Topology& topology) {
-  const std::size_t usable = topology.cores().size() - reserved_cores(machine).size();
+  const CpuSet reserved = reserved_cores(machine), cores = topology.cores();
+  const auto usable =
+      std::count_if(cores.begin(), cores.end(), [&](int core) { return !reserved.contains(core); });
   const std::int64_t asked = machine.launch.cpus_per_task * ranks;
-  if (asked > static_cast<std::int64_t>(usable))
+  if (asked > usable)
     user_error("machine {}: launch.cpus_per_task {} x {} ranks, but a node has {} usable cores",
                machine.name, machine.launch.cpus_per_task, ranks, usable);
 }
@@ -167,8 +169,9 @@ void add_resources(std::string& header, const Machine& machine, const LaunchOpti
   for (const std::string& option : spec.slurm_options) add(header, option.substr(2));
 }
 
+// `saves`: the ranks want a signal before the end of the job.
 std::string header_of(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
-                      const JobDescription& job) {
+                      const JobDescription& job, bool saves) {
   const JobTime time = job_time(machine, options);
   std::string header;
   add(header, "job-name", job.name);
@@ -180,7 +183,7 @@ std::string header_of(const Machine& machine, const LaunchOptions& options, cons
   if (time.job_s > 0) add(header, "time", slurm_time(time.job_s));
   if (time.jobs > 1) add(header, "array", fmt::format("0-{}%1", time.jobs - 1));
   add(header, options.no_requeue ? "no-requeue" : "requeue");
-  add(header, "signal", fmt::format("USR1@{:.0f}", time.signal_s));
+  if (saves) add(header, "signal", fmt::format("USR1@{:.0f}", time.signal_s));
   add(header, "chdir", paths.working_directory);
   add(header, "output", job.directory().string() + "/slurm-%j.out");
   add(header, "open-mode", "append");
@@ -403,7 +406,7 @@ std::string job_script(const Machine& machine, const LaunchOptions& options, con
       format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
       job.spare_nodes > 0 ? fmt::format(" and {}", format_number(job.spare_nodes, "spare node"))
                           : "");
-  text += header_of(machine, options, paths, job);
+  text += header_of(machine, options, paths, job, true);
   text += environment_of(machine, job, !options.container.empty());
   text +=
       fmt::format(kEndTime, chain ? "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" : "$SLURM_JOB_ID");
@@ -429,7 +432,8 @@ std::string command_script(const Machine& machine, const LaunchOptions& options,
   std::string text =
       fmt::format("#!/bin/bash\n# {} on {}: {} x {}, by kintsugi launch.\n", job.name, machine.name,
                   format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"));
-  text += header_of(machine, options, paths, job) + environment_of(machine, job, false) + "\nexec";
+  text += header_of(machine, options, paths, job, false) + environment_of(machine, job, false) +
+          "\nexec";
   for (const std::string& word : command) text += " " + shell_quoted(word);
   return text + "\n";
 }

@@ -56,8 +56,8 @@ JobDescription describe_job(const Machine& machine, const LaunchOptions& options
 std::string job_script(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
                        const JobDescription& job);
 
-// A batch script that runs `command` once, on the first node. `command` starts ranks itself, with
-// the job's launcher as its text: launcher_text().
+// A batch script that runs `command` once, on the first node, without a signal before its end.
+// `command` starts ranks itself, with the job's launcher as its text: launcher_text().
 std::string command_script(const Machine& machine, const LaunchOptions& options,
                            const JobPaths& paths, const JobDescription& job,
                            const std::vector<std::string>& command);

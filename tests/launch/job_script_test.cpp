@@ -173,6 +173,11 @@ TEST(JobScript, SaysWhatAMachineCannotDo) {
   EXPECT_THAT(wrong("dgx-h100", {.cpu_bind = "mask_cpu:0x1"}), HasSubstr("no topology"));
   EXPECT_THAT(wrong("lumi-g", {.account = "a", .cpu_bind = "mask_cpu:0xfe"}),
               HasSubstr("--cpu-bind has 1 mask for 8 ranks per node"));
+  Machine small = load_machine("lumi-g");  // fewer cores than are reserved elsewhere
+  small.launch.reserved_cores = "0-399";
+  small.launch.cpus_per_task = 1;
+  EXPECT_THAT(user_error_of([&] { describe_job(small, {.account = "a"}, kPaths); }),
+              HasSubstr("a node has 0 usable cores"));
   JobPaths spaces = kPaths;
   spaces.run_dir = "/scratch/my runs/demo";
   EXPECT_THAT(user_error_of([&] { describe_job(load_machine("laptop"), {}, spaces); }),

@@ -106,7 +106,8 @@ TEST_F(LaunchCommand, SubmitsAnAcceptanceTest) {
               AllOf(HasSubstr("submitted job 41"), HasSubstr("report/acceptance.html")));
   std::string script = content_of("report-trials/launch/job.sh");
   EXPECT_THAT(script, AllOf(HasSubstr("#SBATCH --nodes=2\n"), HasSubstr("#SBATCH --no-requeue\n"),
-                            HasSubstr("#SBATCH --time=00:20:00\n")));
+                            HasSubstr("#SBATCH --time=00:20:00\n"), Not(HasSubstr("--signal="))))
+      << "a signal would stop the last trial";
   // The words that the script gives the program.
   const std::size_t begin = script.find("exec "), end = script.find(' ', begin + 5);
   script.replace(begin, end - begin, "printf '%s\\n'");
@@ -189,6 +190,18 @@ class LaunchOnUndrivenGpus : public LaunchCommand {
 TEST_F(LaunchOnUndrivenGpus, IsRefused) {
   EXPECT_THAT(refused(on_lumi("")), AllOf(HasSubstr(why_), HasSubstr("--set device=cpu"),
                                           HasSubstr("--allow-undriven-gpus")));
+}
+
+TEST_F(LaunchOnUndrivenGpus, NorAreTheyTestedThere) {
+  const std::string test = "--accept report --machine lumi-g --nodes 1 --account project_1";
+  const Outcome outcome = launch(test);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr(why_), HasSubstr("--allow-undriven-gpus")));
+  EXPECT_FALSE(fs::exists(directory_ / "report-trials"));
+  const Outcome allowed = launch(test + " --allow-undriven-gpus --print");
+  EXPECT_EQ(allowed.code, 0) << allowed.error;
+  EXPECT_THAT(allowed.error, HasSubstr("warning: " + why_));
+  EXPECT_THAT(allowed.out, HasSubstr("--device auto"));
 }
 
 TEST_F(LaunchOnUndrivenGpus, IsPrintedWithAWarning) {

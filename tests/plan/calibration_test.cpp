@@ -40,7 +40,10 @@ TEST(Calibration, FindsTheConstants) {
                         memory_s(known.gpu, engine, size * size)});
   }
   measured.push_back({{.kind = TracedOperation::Kind::Memory, .bytes = 8}, 3e-6});
-  const Machine found = calibrated(load_machine("dgx-a100"), measured);
+  Machine given = load_machine("dgx-a100");
+  given.assumed = {"gpu.gemm_efficiency"};
+  const Machine found = calibrated(given, measured);
+  EXPECT_FALSE(found.assumes("gpu.gemm_efficiency"));
   EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.005);
   EXPECT_NEAR(found.gpu.attention_efficiency, 0.37, 0.005);
   EXPECT_NEAR(found.gpu.memory_efficiency, 0.7, 0.005);
@@ -57,6 +60,9 @@ TEST(Calibration, MeasuresThisProcessor) {
   const auto measured = measure_operations(*backend, DType::F32, 128, 0.001);
   EXPECT_EQ(measured.size(), 11u);
   for (const MeasuredOperation& m : measured) EXPECT_GT(m.seconds, 0) << m.operation.name;
+  Machine assumed = load_machine("laptop");
+  assumed.assumed = {"gpu.gemm_efficiency"};
+  EXPECT_TRUE(calibrated(assumed, {}).assumes("gpu.gemm_efficiency")) << "nothing was measured";
   const Machine machine = calibrated(load_machine("laptop"), measured);
   // The written description can be read back unchanged.
   const Machine read = parse_machine(to_yaml(machine), "written");

@@ -45,9 +45,11 @@ struct ProbeParts {
 
 void probe(const AcceptArguments& arguments, Job& job, ProbeParts& parts) {
   auto& [backend, devices] = parts;
+  const OutputRule rule{.overwrite = arguments.overwrite};
   DoctorOptions options;
   ProbeLoad load;
   job.together([&] {
+    if (job.world().rank() == 0) check_output_file("--probe", arguments.probe, rule);
     backend = make_backend(YamlScalar<DeviceChoice>::parse(arguments.device),
                            threads_for(0, job.world()), {}, job.world().local_rank());
     options = options_of_rank(job, *backend, threads_for(0, job.world()));
@@ -66,12 +68,14 @@ void probe(const AcceptArguments& arguments, Job& job, ProbeParts& parts) {
   devices = make_device_world(job.world(), *backend, comm,
                               [&job](const RankFailure& failure) { job.abort(failure); });
   World& world = devices.gpus ? *devices.gpus : job.world();
+  const double begin_s = steady_seconds();
   const Diagnosis diagnosis = diagnose(job.world(), world, *backend, options);
   ProbeFacts own;
   own.groups = measure_groups(job.world(), world, *backend,
                               probed_grids(job.world().size(), job.world().local_size()), load,
                               steady_seconds);
   own.overlap = measure_overlap(job.world(), world, *backend, load, steady_seconds);
+  own.seconds = steady_seconds() - begin_s;
   const std::vector<std::string> texts = texts_at_first(job.control(), to_json_text({own}));
   job.together([&] {
     if (job.world().rank() > 0) return;
@@ -80,7 +84,7 @@ void probe(const AcceptArguments& arguments, Job& job, ProbeParts& parts) {
       ranks.push_back(probe_facts_of(texts[rank], fmt::format("rank {}", rank)).front());
       ranks.back().rank = diagnosis.ranks[rank];
     }
-    write_file_atomically(arguments.probe, to_json_text(ranks));
+    write_output_file("--probe", arguments.probe, rule, to_json_text(ranks));
   });
 }
 
@@ -96,6 +100,15 @@ std::int64_t slurm_number(const char* variable) {
   return text == nullptr ? 0 : std::atoll(text);
 }
 
+// Before anything is started: whether this program has the device at all.
+void check_device(const std::string& device) {
+  const GpuVendor vendor = device == "cuda"  ? GpuVendor::Nvidia
+                           : device == "hip" ? GpuVendor::Amd
+                                             : GpuVendor::None;
+  if (const std::string why = why_undriven(vendor); !why.empty())
+    user_error("--device {}: this program cannot use it: {}", device, why);
+}
+
 AcceptOptions options_of(const AcceptArguments& arguments, const fs::path& directory) {
   const std::int64_t tasks = slurm_number("SLURM_NTASKS"), nodes = slurm_number("SLURM_NNODES");
   const std::int64_t ranks = arguments.ranks > 0 ? arguments.ranks : tasks;
@@ -103,6 +116,13 @@ AcceptOptions options_of(const AcceptArguments& arguments, const fs::path& direc
   const std::int64_t node_ranks = arguments.node_ranks > 0 ? arguments.node_ranks
                                   : nodes > 0              ? (ranks + nodes - 1) / nodes
                                                            : ranks;
+  const std::string& launch = arguments.launch;
+  if (!launch.empty() && ranks > 1 && launch.find("{ranks}") == std::string::npos)
+    user_error(
+        "--launch '{}' has no {{ranks}}: trials on one rank are compared with trials on {}, so "
+        "write it where the number of ranks belongs",
+        launch, ranks);
+  check_device(arguments.device);
   if (ranks % node_ranks != 0)
     user_error("--ranks {} are not whole nodes of {} ranks (--ranks-per-node)", ranks, node_ranks);
   AcceptOptions options{.ranks = static_cast<int>(ranks),
@@ -121,6 +141,28 @@ AcceptOptions options_of(const AcceptArguments& arguments, const fs::path& direc
   return options;
 }
 
+// The directory of the trials, with nothing of an earlier test in it, but with the folder `launch`
+// of a job. UserError if it may not be emptied.
+void prepare_trials(const fs::path& directory, bool overwrite) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) user_error("cannot create {} for the trials: {}", directory.string(), error.message());
+  std::vector<fs::path> old;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    if (entry.path().filename() != "launch") old.push_back(entry.path());
+  if (old.empty()) return;
+  if (!overwrite)
+    user_error(
+        "{} exists, with the trials of an earlier test: give --overwrite, or choose another "
+        "--output",
+        directory.string());
+  if (!fs::exists(directory / Acceptance::kCorpus))
+    user_error("{} is not a directory of trials of kintsugi accept: choose another --output",
+               directory.string());
+  const DirectoryLock lock(directory);  // no other test uses it
+  for (const fs::path& path : old) fs::remove_all(path);
+}
+
 int accept(const AcceptArguments& arguments) {
   if (arguments.output.empty()) user_error("give --output: the directory of the report");
   fs::path output = fs::path(arguments.output).lexically_normal();
@@ -131,11 +173,9 @@ int accept(const AcceptArguments& arguments) {
   if (fs::exists(options.machine)) options.machine = fs::absolute(options.machine).string();
   refuse_inputs_as_output("--output", output, {.inputs = {arguments.machine}});
   NewDirectory report(output, arguments.overwrite, kReport);
-  std::error_code error;
-  fs::create_directories(work, error);
-  if (error) user_error("cannot create {} for the trials: {}", work.string(), error.message());
+  prepare_trials(work, arguments.overwrite);
   const DirectoryLock lock(work);
-  fs::remove_all(work / "runs", error);
+  std::error_code error;
   const StopSignals signals;
   Acceptance test(options);
   test.run();
@@ -150,8 +190,7 @@ int accept(const AcceptArguments& arguments) {
                              to_yaml(*test.machine())));
   report.publish();
   fmt::print("{}{}\n", report_text(test.report()), (output / "acceptance.html").string());
-  return verdict_of(test.report().checks) == Verdict::Fail ? exit_code::kFailure
-                                                           : exit_code::kFinished;
+  return verdict_of(test.report()) == Verdict::Pass ? exit_code::kFinished : exit_code::kFailure;
 }
 
 void run_accept(const AcceptArguments& arguments) {
@@ -181,7 +220,8 @@ void add_accept_command(CLI::App& app) {
       "Ranks on each node (default: those of the Slurm job, or all)",
       whole_number(between(1, 1024)));
   add("--launch", arguments->launch,
-      "Launch command; {ranks} and {nodes} are replaced (default: mpirun -np {ranks}, or srun "
+      "Launch command; {ranks} (needed) and {nodes} are replaced (default: mpirun -np {ranks}, or "
+      "srun "
       "--overlap -N {nodes} -n {ranks} in a Slurm job)");
   add("--machine", arguments->machine,
       "The machine of the plan: a name (kintsugi plan machines) or a YAML file (default: this host "
@@ -189,7 +229,10 @@ void add_accept_command(CLI::App& app) {
   add("--device", arguments->device, "auto (the default), cpu, cuda or hip",
       CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
   add("--share-gpu", arguments->share_gpu, "Several ranks may use one GPU (comm.share_gpu)");
-  add("--budget", arguments->budget, "What does not fit into this time is left out and named",
+  add("--budget", arguments->budget,
+      "What does not fit into this time is left out and named; a trial that has begun is ended 10 "
+      "s "
+      "after it",
       TypeName{"TIME"}, duration(between(1, 1e6)), kShowDefault);
   add("--parts", arguments->parts,
       fmt::format("Of these only, separated by commas: {}; groups and links are always measured",
@@ -200,16 +243,17 @@ void add_accept_command(CLI::App& app) {
       add("--probe", arguments->probe,
           "Only measure groups and links, on all ranks of this launch, and write the facts to this "
           "file");
-  for (const char* other : {"--output", "--overwrite", "--ranks", "--ranks-per-node", "--launch",
-                            "--machine", "--budget", "--parts"})
+  for (const char* other :
+       {"--output", "--ranks", "--ranks-per-node", "--launch", "--machine", "--budget", "--parts"})
     probe->excludes(command->get_option(other));
   command->footer(
       "Examples:\n"
       "  kintsugi accept --ranks 4 --output accept            # this machine, mpirun\n"
       "  kintsugi accept --machine leonardo --output accept   # in a Slurm job\n"
       "\n"
-      "Exit codes: 0 all checks passed, 1 a check failed, 2 a mistake in the command. The trials'\n"
-      "logs are in OUTPUT-trials. docs/accept.md explains each check.");
+      "Exit codes: 0 pass: no check failed and each part was done, 1 a check failed, or a part is\n"
+      "incomplete (no time, stopped), 2 a mistake in the command. The trials' logs are in\n"
+      "OUTPUT-trials. docs/accept.md explains each check.");
   command->callback([arguments] { run_accept(*arguments); });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "cli/train/dry_run.h"
 #include "core/build_info.h"
@@ -17,6 +18,7 @@
 #include "launch/trial_jobs.h"
 #include "plan/search/planner.h"
 #include "report/run_report.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 namespace {
@@ -24,8 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kLossSteps = 3, kWarmUp = 3;
-constexpr double kTrial_s = 20;   // of the first trial of a kind, before one was measured
-constexpr double kGrace_s = 120;  // a trial that began in time may end this much later
+constexpr double kGrace_s = 10;  // a trial that began in time may end this much later
+constexpr double kHangs = 4;     // times the expected time: then a trial that is cut has failed
 
 double steady_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -52,6 +54,13 @@ double median_after(const std::vector<double>& values, std::size_t first) {
   return rest.empty() ? 0 : median(rest);
 }
 
+// What the backend of a run takes beside its tensors. On GPUs the machine's own_gb has it.
+double backend_bytes(const fs::path& run) {
+  const auto layout = nlohmann::json::parse(read_text_file(run / "layout.json"), nullptr, false);
+  const auto at = nlohmann::json::json_pointer("/memory/backend_bytes");
+  return layout.is_object() ? layout.value(at, 0.0) : 0;
+}
+
 // The models whose step times are compared with the plan.
 struct StandardModel {
   const char* name;
@@ -74,8 +83,9 @@ Acceptance::Acceptance(AcceptOptions options)
       trials_(options_.launch, options_.node_ranks, options_.directory),
       begin_s_(steady_s()) {
   if (!options_.machine.empty()) given_ = load_machine(options_.machine);
-  write_file_atomically(options_.directory / "corpus.txt", corpus(), OnDisk::Later);
+  write_file_atomically(options_.directory / kCorpus, corpus(), OnDisk::Later);
   report_.program = fmt::format("kintsugi {} ({})", program_version(), build_id());
+  report_.device = "unknown device";
   report_.machine = given_ ? given_->name : "this host";
   report_.launch = options_.launch;
   report_.ranks = options_.ranks;
@@ -85,11 +95,18 @@ Acceptance::Acceptance(AcceptOptions options)
 
 double Acceptance::elapsed_s() const { return steady_s() - begin_s_; }
 
+void Acceptance::leave_out(const std::string& what, const std::string& why) {
+  report_.left_out.push_back(fmt::format("{}: {}", what, why));
+  // Pairs are as many as there is time for.
+  if (part_ != "pairs") report_.missing.insert(part_);
+}
+
 bool Acceptance::has_time(const std::string& what, double needed_s) {
+  expected_s_ = needed_s;
+  if (StopSignals::received() != nullptr) return false;  // run() says so once
   if (elapsed_s() + needed_s <= options_.budget_s) return true;
-  report_.left_out.push_back(fmt::format("{}: no time within {} (about {} needed)", what,
-                                         format_duration(options_.budget_s),
-                                         format_duration(needed_s)));
+  leave_out(what, fmt::format("no time within {} (about {} needed)",
+                              format_duration(options_.budget_s), format_duration(needed_s)));
   return false;
 }
 
@@ -101,6 +118,11 @@ void Acceptance::add(const AcceptChecks& checks) {
 }
 
 void Acceptance::add_failed(AcceptCheck check, const AcceptTrial& trial, const char* remedy) {
+  if (was_cut(trial)) {
+    if (StopSignals::received() == nullptr)
+      leave_out(fmt::format("{}, {}", check.part, check.name), trial.problem());
+    return;
+  }
   check.verdict = Verdict::Fail;
   check.text = trial.problem();
   check.remedy = remedy;
@@ -110,6 +132,10 @@ void Acceptance::add_failed(AcceptCheck check, const AcceptTrial& trial, const c
       check.nodes.push_back(culprit.node);
     }
   add({check});
+}
+
+bool Acceptance::was_cut(const AcceptTrial& trial) const {
+  return trial.stopped || (!trial.in_time && trial.seconds < kHangs * expected_s_);
 }
 
 fs::path Acceptance::run_of(const std::string& name) const {
@@ -150,15 +176,31 @@ std::string Acceptance::write_config(const std::string& name, const std::string&
 // ---- groups and links
 
 bool Acceptance::probe() {
+  part_ = "machine";
   const fs::path file = options_.directory / "probe.json";
-  const AcceptTrial trial = start(
-      "probe", options_.ranks, {"accept", "--probe", file.string(), "--device", options_.device});
-  if (!trial.ran() || !fs::exists(file)) {
-    add_failed({.part = "machine", .name = "probe"}, trial,
-               "run kintsugi doctor with the same launch command");
+  std::vector<std::string> words = {"accept", "--probe", file.string(), "--device",
+                                    options_.device};
+  if (options_.share_gpu) words.emplace_back("--share-gpu");
+  const AcceptTrial trial = start("probe", options_.ranks, words);
+  const char* const remedy = "run kintsugi doctor with the same launch command";
+  if (!trial.ran()) {
+    add_failed({.part = "machine", .name = "probe"}, trial, remedy);
+    return false;
+  }
+  if (!fs::exists(file)) {
+    add({{.part = "machine",
+          .name = "probe",
+          .verdict = Verdict::Fail,
+          .text = fmt::format("the launch command ended without an error, but no rank has written "
+                              "what it measured; see {}",
+                              trial.log.string()),
+          .remedy = remedy}});
     return false;
   }
   ranks_ = probe_facts_of(read_text_file(file), file.string());
+  add(judge_ranks(ranks_, options_.ranks));
+  if (!report_.checks.empty()) return false;
+  launch_s_ = std::max(trial.seconds - ranks_.front().seconds, 0.0);
   std::vector<RankFacts> ranks;
   for (const ProbeFacts& one : ranks_) ranks.push_back(one.rank);
   gpus_ = !ranks.front().binding.gpu.empty();
@@ -195,7 +237,7 @@ const RunSteps* Acceptance::one_rank(const LossCase& one) {
                   "train: {{steps: {}, eval_every: 0, save: false, log_every: 1, "
                   "precision: fp32}}\n",
                   small_model_yaml(one.experts),
-                  yaml_quoted((options_.directory / "corpus.txt").string()), kSmallLength,
+                  yaml_quoted((options_.directory / kCorpus).string()), kSmallLength,
                   small_batch(options_.ranks), one.muon ? "muon" : "adamw", kLossSteps));
   const AcceptTrial trial = train(name, file, 1, {});
   if (!trial.ran()) {
@@ -213,6 +255,8 @@ void Acceptance::judge_case(const LossCase& one, const std::string& name) {
       fmt::format("one-rank{}{}.yaml", one.experts ? "-experts" : "", one.muon ? "-muon" : "");
   const AcceptTrial trial =
       train(name, file.string(), options_.ranks, layout_overrides(one.layout));
+  if (!trial.ran() && was_cut(trial))
+    return add_failed({.part = "losses", .name = one.name}, trial, "");
   compared_.push_back(one);
   if (trial.ran())
     return add({judge_losses(one.name, one.group, read_steps(run_of(name)), *reference, {})});
@@ -221,9 +265,9 @@ void Acceptance::judge_case(const LossCase& one, const std::string& name) {
 }
 
 void Acceptance::losses(const std::vector<LossCase>& cases) {
-  double needed_s = kTrial_s;
+  double needed_s = 2 * launch_s_;  // on one rank, and on all
   for (const LossCase& one : cases) {
-    if (!has_time("losses, " + one.name, needed_s)) continue;
+    if (!has_time(part_ + ", " + one.name, needed_s)) continue;
     const double begin = elapsed_s();
     judge_case(one, fmt::format("losses-{:02}", compared_.size() + 1));
     needed_s = elapsed_s() - begin;
@@ -245,7 +289,7 @@ void Acceptance::recovery() {
                   "precision: {}}}\n"
                   "layout: {{zero: {}}}\n",
                   gpus_ ? "gpt2-124m" : "llama-tiny",
-                  yaml_quoted((options_.directory / "corpus.txt").string()), options_.ranks, steps,
+                  yaml_quoted((options_.directory / kCorpus).string()), options_.ranks, steps,
                   every, gpus_ ? "bf16" : "fp32", options_.ranks > 1 ? 1 : 0));
   const std::vector<std::string> same_bits = {"comm.deterministic=true", "gpu.deterministic=true"};
   const AcceptTrial whole = train("undisturbed", file, options_.ranks, same_bits);
@@ -265,6 +309,9 @@ void Acceptance::recovery() {
         killed = kill_one_rank(supervisor);
         killed_s = steady_s();
       });
+  const AcceptCheck restart{.part = "recovery", .name = "killed rank"};
+  const bool lost = broken.end && broken.end->failure.kind == FailureKind::Lost;
+  if (killed ? broken.stopped && !lost : was_cut(broken)) return add_failed(restart, broken, "");
   if (!killed) {
     facts.why_not = "no rank but rank 0 ran on this machine while the run trained";
     return add(judge_recovery(facts));
@@ -273,6 +320,7 @@ void Acceptance::recovery() {
   facts.noticed = broken.end;
   facts.notice_s = steady_s() - killed_s;
   const AcceptTrial again = train("killed", file, options_.ranks, same_bits);
+  if (was_cut(again)) return add_failed(restart, again, "");
   facts.restarted = again.ran();
   facts.restart_problem = again.problem();
   facts.recovered = read_checkpoint(run_of("killed"));
@@ -294,14 +342,17 @@ void Acceptance::calibrate() {
     return add_failed({.part = "calibrate", .name = "device"}, trial,
                       "run kintsugi calibrate alone");
   machine_ = with_links(load_machine(file.string()), ranks_);
+  std::string links;
+  if (options_.node_ranks > 1)
+    links += fmt::format(", links {:.3g} GB/s inside a node", machine_->node.link_gb_s);
+  if (report_.nodes > 1)
+    links += fmt::format(", {:.3g} GB/s between nodes", machine_->network.gb_s);
   add({{.part = "calibrate",
         .name = "device",
         .verdict = Verdict::Noted,
-        .text = fmt::format("matmuls reach {:.0f} % of {:.4g} TFLOP/s, links {:.3g} GB/s inside "
-                            "and {:.3g} GB/s between nodes",
+        .text = fmt::format("matmuls reach {:.0f} % of {:.4g} TFLOP/s{}",
                             100 * machine_->gpu.gemm_efficiency,
-                            machine_->gpu.tflops(gpus_ ? DType::BF16 : DType::F32),
-                            machine_->node.link_gb_s, machine_->network.gb_s)}});
+                            machine_->gpu.tflops(gpus_ ? DType::BF16 : DType::F32), links)}});
 }
 
 void Acceptance::predict(const RunConfig& config, const SpeedCase& one, SpeedFacts& facts) const {
@@ -339,12 +390,13 @@ SpeedFacts Acceptance::measure_speed(const RunConfig& config, const std::string&
   const AcceptTrial trial = train(run, file, options_.ranks, layout_overrides(one.layout));
   if (!trial.ran()) {
     add_failed({.part = "speed", .name = facts.model + ", " + facts.layout}, trial, "see the log");
-    facts.why_not = "it failed";
+    facts.why_not = was_cut(trial) ? "there was no time" : "it failed";
     return facts;
   }
   const RunSteps steps = read_steps(run_of(run));
   facts.step_s = median_after(steps.step_s, kWarmUp);
   facts.memory_bytes = steps.memory_bytes;
+  if (!gpus_ && facts.planned_bytes > 0) facts.planned_bytes += backend_bytes(run_of(run));
   facts.comm_busy_s = median_after(steps.comm_busy_s, kWarmUp);
   facts.comm_wait_s = median_after(steps.comm_wait_s, kWarmUp);
   facts.tokens_per_s = static_cast<double>(config.batch.global * config.data.sequence_length) /
@@ -353,7 +405,7 @@ SpeedFacts Acceptance::measure_speed(const RunConfig& config, const std::string&
 }
 
 void Acceptance::speed() {
-  double needed_s = kTrial_s;
+  double needed_s = launch_s_;
   std::string energy_of;
   for (const StandardModel& model : gpus_ ? kGpuModels : kCpuModels) {
     const std::string file = write_config(
@@ -364,9 +416,8 @@ void Acceptance::speed() {
                     "optimizer: {{warmup_steps: 0}}\n"
                     "train: {{steps: {}, eval_every: 0, save: false, log_every: 1, "
                     "precision: {}}}\n",
-                    model.name, yaml_quoted((options_.directory / "corpus.txt").string()),
-                    model.length, speed_batch(options_.ranks), gpus_ ? 12 : 8,
-                    gpus_ ? "bf16" : "fp32"));
+                    model.name, yaml_quoted((options_.directory / kCorpus).string()), model.length,
+                    speed_batch(options_.ranks), gpus_ ? 12 : 8, gpus_ ? "bf16" : "fp32"));
     RunConfig config = load_run_config(file, {});
     if (!gpus_) config.device = DeviceChoice::Cpu;
     const Workload work{config.model, config.batch.global, config.data.sequence_length};
@@ -394,20 +445,51 @@ void Acceptance::speed() {
 void Acceptance::run() {
   if (probe())
     do_parts();
-  else
+  else if (report_.missing.empty() && StopSignals::received() == nullptr)
     report_.left_out.emplace_back("everything else: the ranks cannot be started");
+  if (const char* signal = StopSignals::received()) {
+    report_.left_out.push_back(fmt::format("everything after {}: stopped by {}", part_, signal));
+    report_.missing.insert(part_);
+  }
   report_.seconds = elapsed_s();
   report_.finished_s =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+bool Acceptance::has_result(const std::string& part) const {
+  return std::any_of(report_.checks.begin(), report_.checks.end(), [&](const AcceptCheck& one) {
+    // Of recovery, what is noted is not yet the test.
+    return one.part == part && one.verdict != Verdict::NotMeasured &&
+           (one.verdict != Verdict::Noted || part != "recovery");
+  });
+}
+
 void Acceptance::do_parts() {
-  const std::vector<LossCase> groups = group_cases(options_.ranks, options_.node_ranks);
-  if (wants("losses")) losses(groups);
-  if (wants("recovery") && has_time("recovery", 3 * kTrial_s)) recovery();
-  if (wants("calibrate") && has_time("calibrate", kTrial_s)) calibrate();
-  if (wants("speed")) speed();
-  if (wants("pairs")) losses(pair_cases(options_.ranks, groups));
+  const std::vector<LossCase> groups = group_cases(options_.ranks, options_.node_ranks),
+                              further = pair_cases(options_.ranks, groups);
+  const auto begins = [&](const char* part) {
+    const bool now = wants(part) && StopSignals::received() == nullptr;
+    if (now) part_ = part;
+    return now;
+  };
+  const auto ends = [&](bool complete) {
+    if (!complete) report_.missing.insert(part_);
+  };
+  if (begins("losses")) losses(groups), ends(groups.empty() || has_result("losses"));
+  if (begins("recovery")) {
+    if (has_time("recovery", 3 * launch_s_)) recovery();
+    ends(options_.ranks == 1 || has_result("recovery"));  // one rank cannot lose another
+  }
+  if (begins("calibrate")) {
+    if (has_time("calibrate", launch_s_)) calibrate();
+    ends(has_result("calibrate"));
+  }
+  if (begins("speed")) speed(), ends(has_result("speed"));
+  if (begins("pairs")) {
+    const std::size_t before = compared_.size();
+    losses(further);
+    ends(further.empty() || compared_.size() > before);
+  }
   const PairCount pairs = count_pairs(options_.ranks, compared_);
   if (pairs.possible > 0)
     report_.pairs_covered =

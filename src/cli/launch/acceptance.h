@@ -31,6 +31,8 @@ const std::vector<std::string>& accept_parts();
 // The whole test: starts the trials one after the other, and judges what they wrote.
 class Acceptance {
  public:
+  static constexpr const char* kCorpus = "corpus.txt";  // each test has it in its directory
+
   explicit Acceptance(AcceptOptions options);
   void run();
   const AcceptReport& report() const { return report_; }
@@ -48,8 +50,13 @@ class Acceptance {
   void predict(const RunConfig& config, const SpeedCase& one, SpeedFacts& facts) const;
 
   bool wants(const std::string& part) const { return options_.parts.contains(part); }
-  // Whether there is time for `what`; notes it as left out otherwise.
+  // Whether there is time for `what` of the part under way; leaves it out otherwise.
   bool has_time(const std::string& what, double needed_s);
+  void leave_out(const std::string& what, const std::string& why);
+  // Whether a part has a check that says something about the machine.
+  bool has_result(const std::string& part) const;
+  // Whether a trial says nothing about the machine, because it was ended too early.
+  bool was_cut(const AcceptTrial& trial) const;
   double elapsed_s() const;
   AcceptTrial start(const std::string& name, int ranks, const std::vector<std::string>& arguments,
                     const std::function<void(const std::string&)>& meanwhile = {}) const;
@@ -62,11 +69,15 @@ class Acceptance {
   const RunSteps* one_rank(const LossCase& one);
   void judge_case(const LossCase& one, const std::string& name);
   void add(const AcceptChecks& checks);
+  // Adds a failed check, or leaves out a trial that was cut.
   void add_failed(AcceptCheck check, const AcceptTrial& trial, const char* remedy);
 
   AcceptOptions options_;
   AcceptTrials trials_;
   double begin_s_ = 0;
+  double launch_s_ = 0;    // how long the ranks take to start
+  double expected_s_ = 0;  // of the next trial, as far as that is known
+  std::string part_ = {};  // under way
   bool gpus_ = false;
   std::vector<ProbeFacts> ranks_;
   std::optional<Machine> given_, machine_;

@@ -194,7 +194,7 @@ void refuse_idle_options(const CLI::App& command) {
       {"--collect", {"--csv", "--markdown", "--overwrite"}},
       {"--accept",
        {"--machine", "--nodes", "--ranks-per-node", "--time", "--account", "--partition",
-        "--exclude", "--cpu-bind", "--topology", "--name", "--print"}},
+        "--exclude", "--cpu-bind", "--topology", "--name", "--print", "--allow-undriven-gpus"}},
       {"--supervise", {}},
       {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
@@ -247,8 +247,7 @@ void print_topology(const LaunchRequest& request) {
   fmt::print("{}\n", fmt::join(to_lines(topology), "\n"));
 }
 
-void note_unknown_gpus(const LaunchRequest& request, const std::vector<PreparedRun>& runs) {
-  if (request.local || !wants_gpus(runs)) return;
+void note_unknown_gpus(const LaunchRequest& request) {
   if (const Machine machine = load_machine(request.machine);
       machine.gpu.vendor == GpuVendor::Unknown)
     log_note(
@@ -275,7 +274,8 @@ void launch(LaunchArguments& arguments) {
   PreparedRuns runs = prepare_runs(request);
   if (request.print || !request.local) {
     request.print ? print_runs(runs.list) : submit_runs(runs.list);
-    return note_unknown_gpus(request, runs.list);
+    if (!request.local && wants_gpus(runs.list)) note_unknown_gpus(request);
+    return;
   }
   end_with(run_locally(runs.list));
 }
@@ -291,13 +291,18 @@ void launch_accept(LaunchArguments& arguments) {
     user_error("give --machine (kintsugi plan machines lists the built-in ones)");
   const Machine machine = load_machine(request.machine);
   const fs::path output = fs::absolute(arguments.accept).lexically_normal();
-  if (fs::exists(output))
-    user_error("--accept {}: it exists: choose another name", output.string());
+  const fs::path trials = output.string() + "-trials";
+  for (const fs::path& directory : {output, trials})
+    if (fs::exists(directory))
+      user_error("--accept {}: {} exists: choose another name", arguments.accept,
+                 directory.string());
+  check_driven(request, machine,
+               "the test would run on CPU cores: --allow-undriven-gpus submits it as it is");
   options.account = or_variable(options.account, "SBATCH_ACCOUNT");
   options.no_requeue = true;
   if (options.name.empty()) options.name = "accept";
   options.time_s = arguments.time.empty() ? kAcceptJob_s : parse_duration_s(arguments.time);
-  const JobPaths paths{.run_dir = output.string() + "-trials",
+  const JobPaths paths{.run_dir = trials.string(),
                        .program = fs::read_symlink("/proc/self/exe").string(),
                        .working_directory = fs::current_path().string()};
   const std::optional<Topology> topology = topology_given(request);
@@ -305,14 +310,18 @@ void launch_accept(LaunchArguments& arguments) {
   if (job.chain > 1)
     user_error("--time {} is more than a job of {} may take", arguments.time, machine.name);
   const bool file = fs::exists(request.machine);
+  const DeviceChoice device = device_for(request, machine, DeviceChoice::Auto);
   const std::string script = command_script(
       machine, options, paths, job,
       {paths.program, "accept", "--output", output.string(), "--machine",
-       file ? fs::absolute(request.machine).string() : request.machine, "--ranks",
-       std::to_string(job.ranks()), "--ranks-per-node", std::to_string(job.ranks_per_node),
-       "--budget", fmt::format("{:.0f}s", kAcceptPart * options.time_s), "--launch",
-       launcher_text(job)});
-  if (request.print) return fmt::print("{}", script);
+       file ? fs::absolute(request.machine).string() : request.machine, "--device",
+       std::string(to_string(device)), "--ranks", std::to_string(job.ranks()), "--ranks-per-node",
+       std::to_string(job.ranks_per_node), "--budget",
+       fmt::format("{:.0f}s", kAcceptPart * options.time_s), "--launch", launcher_text(job)});
+  if (request.print) {
+    fmt::print("{}", script);
+    return note_unknown_gpus(request);
+  }
   require_slurm();
   check_partition(
       slurm_partitions(),
@@ -323,6 +332,7 @@ void launch_accept(LaunchArguments& arguments) {
   files.write(job.directory() / "job.sh", script);
   const std::string id = submit_job(job.directory() / "job.sh");
   files.keep();
+  note_unknown_gpus(request);
   fmt::print("submitted job {}; its report will be {}\n", id,
              (output / "acceptance.html").string());
 }

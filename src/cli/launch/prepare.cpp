@@ -197,30 +197,13 @@ void set_energy_machine(const std::string& machine, RunConfig& config) {
   for (StageConfig& stage : config.stages) set(stage);
 }
 
-// With `auto`, ranks that find no GPU because a library is missing would train on CPU cores,
-// unnoticed. The program in a container is another one, which must be able to use the GPUs.
-void set_device(const LaunchRequest& request, const Machine& machine, RunConfig& config) {
-  const GpuVendor vendor = machine.gpu.vendor;
-  if (config.device != DeviceChoice::Auto || vendor == GpuVendor::None) return;
-  if (drives_gpus(vendor).value_or(false) ||
-      (vendor != GpuVendor::Unknown && !request.options.container.empty()))
-    config.device = vendor == GpuVendor::Amd ? DeviceChoice::Hip : DeviceChoice::Cuda;
-}
-
 // Ranks that cannot use the GPUs of their node would train on its CPU cores, unnoticed.
 void check_gpus(const LaunchRequest& request, const Machine& machine,
                 const std::vector<PreparedRun>& runs) {
-  const std::string why = why_undriven(machine);
-  if (why.empty() || !wants_gpus(runs)) return;
-  // A container has a program of its own.
-  const bool other_program = !request.options.container.empty();
-  if (request.print || request.allow_undriven_gpus || other_program)
-    return log_warning("{}{}", why,
-                       other_program ? "; the one in the container must be able to" : "");
-  user_error(
-      "{}; its ranks would train on CPU cores: say --set device=cpu if they shall, or "
-      "--allow-undriven-gpus to submit the job as it is",
-      why);
+  if (wants_gpus(runs))
+    check_driven(request, machine,
+                 "its ranks would train on CPU cores: say --set device=cpu if they shall, or "
+                 "--allow-undriven-gpus to submit the job as it is");
 }
 
 PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
@@ -228,7 +211,7 @@ PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
                           RunConfig config) {
   PreparedRun run{.cell = cell.name, .config = std::move(config)};
   set_energy_machine(request.machine, run.config);
-  set_device(request, machine, run.config);
+  run.config.device = device_for(request, machine, run.config.device);
   LaunchOptions options = request.options;
   options.name = name_for(request, run.config, cell.name);
   exclude_bad_nodes(run.config, options);
@@ -266,6 +249,28 @@ void check_request(const LaunchRequest& request) {
 }
 
 }  // namespace
+
+void check_driven(const LaunchRequest& request, const Machine& machine,
+                  const std::string& meaning) {
+  const std::string why = why_undriven(machine);
+  if (why.empty()) return;
+  // A container has a program of its own.
+  const bool other_program = !request.options.container.empty();
+  if (!request.print && !request.allow_undriven_gpus && !other_program)
+    user_error("{}; {}", why, meaning);
+  log_warning("{}{}", why, other_program ? "; the one in the container must be able to" : "");
+}
+
+// With `auto`, ranks that find no GPU because a library is missing would compute on CPU cores,
+// unnoticed. The program in a container is another one, which must be able to use the GPUs.
+DeviceChoice device_for(const LaunchRequest& request, const Machine& machine, DeviceChoice device) {
+  const GpuVendor vendor = machine.gpu.vendor;
+  if (device != DeviceChoice::Auto || vendor == GpuVendor::None) return device;
+  if (!drives_gpus(vendor).value_or(false) &&
+      (vendor == GpuVendor::Unknown || request.options.container.empty()))
+    return device;
+  return vendor == GpuVendor::Amd ? DeviceChoice::Hip : DeviceChoice::Cuda;
+}
 
 std::optional<Topology> topology_given(const LaunchRequest& request) {
   if (request.topology.empty()) return {};

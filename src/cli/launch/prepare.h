@@ -40,6 +40,12 @@ struct PreparedRun {
   double job_s = 0;            // 0: the default
 };
 
+// Refuses a machine whose GPUs this program cannot use, with `meaning`: what would happen, and what
+// to do; only warns if the request allows it. UserError.
+void check_driven(const LaunchRequest& request, const Machine& machine, const std::string& meaning);
+// `device`; instead of Auto, that of the machine's GPUs if it is known.
+DeviceChoice device_for(const LaunchRequest& request, const Machine& machine, DeviceChoice device);
+
 // What --topology names; nothing: the machine's.
 std::optional<Topology> topology_given(const LaunchRequest& request);
 

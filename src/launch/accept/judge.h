@@ -15,9 +15,10 @@ namespace kintsugi {
 
 // The verdicts of `kintsugi accept`: pure functions from facts to checks.
 
-// Noted: measured, with nothing to compare it with.
-enum class Verdict : std::uint8_t { Pass, Fail, Noted, NotMeasured };
-std::string_view to_string(Verdict verdict);  // "pass", "FAIL", "noted", "not measured"
+// Noted: measured, with nothing to compare it with. Incomplete: of a report, one of whose parts is
+// missing.
+enum class Verdict : std::uint8_t { Pass, Fail, Noted, NotMeasured, Incomplete };
+std::string_view to_string(Verdict verdict);  // "pass", "FAIL", "noted", …
 
 struct AcceptCheck {
   std::string part = {};  // "groups", "losses", …
@@ -31,7 +32,6 @@ struct AcceptCheck {
 };
 using AcceptChecks = std::vector<AcceptCheck>;
 AcceptCheck not_measured(std::string part, std::string name, std::string why);
-Verdict verdict_of(const AcceptChecks& checks);  // Fail, or Pass
 
 struct AcceptLimits {
   double loss = 1e-4;                  // largest relative difference of losses to those of one rank
@@ -44,6 +44,8 @@ struct AcceptLimits {
 
 // ---- the probe
 
+// The ranks that the launch command started instead of ranks 0 to `ranks` - 1, each once.
+AcceptChecks judge_ranks(const std::vector<ProbeFacts>& found, int ranks);
 // Binding, devices, links, directory, clocks: each error of kintsugi doctor fails, with its ranks.
 AcceptChecks judge_doctor(const Findings& findings);
 // Who is in which group, and whose numbers its sums have.

@@ -96,7 +96,7 @@ constexpr const char* kSendReport =
 }  // namespace
 
 std::string_view to_string(Verdict verdict) {
-  return enum_name(verdict, {"pass", "FAIL", "noted", "not measured"});
+  return enum_name(verdict, {"pass", "FAIL", "noted", "not measured", "incomplete"});
 }
 
 AcceptCheck not_measured(std::string part, std::string name, std::string why) {
@@ -106,11 +106,15 @@ AcceptCheck not_measured(std::string part, std::string name, std::string why) {
           .text = std::move(why)};
 }
 
-Verdict verdict_of(const AcceptChecks& checks) {
-  return std::any_of(checks.begin(), checks.end(),
-                     [](const AcceptCheck& one) { return one.verdict == Verdict::Fail; })
-             ? Verdict::Fail
-             : Verdict::Pass;
+AcceptChecks judge_ranks(const std::vector<ProbeFacts>& found, int ranks) {
+  if (std::ssize(found) == ranks) return {};
+  return {{.part = "machine",
+           .name = "ranks",
+           .verdict = Verdict::Fail,
+           .text = fmt::format("the launch command started {} together instead of {}",
+                               format_number(std::ssize(found), "rank"), ranks),
+           .remedy = "correct --launch: it must start {ranks} ranks of one MPI job, with the MPI "
+                     "that this program was built with"}};
 }
 
 AcceptChecks judge_doctor(const Findings& findings) {

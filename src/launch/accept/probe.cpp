@@ -154,7 +154,8 @@ std::string to_json_text(const std::vector<ProbeFacts>& ranks) {
   for (const ProbeFacts& one : ranks)
     list.push_back({{"rank", nlohmann::json::parse(to_json_text(one.rank))},
                     {"groups", one.groups},
-                    {"overlap", one.overlap}});
+                    {"overlap", one.overlap},
+                    {"seconds", one.seconds}});
   return list.dump() + "\n";
 }
 
@@ -162,7 +163,8 @@ std::vector<ProbeFacts> probe_facts_of(const std::string& json_text, const std::
   std::vector<ProbeFacts> ranks;
   try {
     for (const nlohmann::json& one : nlohmann::json::parse(json_text))
-      ranks.push_back({facts_of(one.at("rank").dump()), one.at("groups"), one.at("overlap")});
+      ranks.push_back({facts_of(one.at("rank").dump()), one.at("groups"), one.at("overlap"),
+                       one.at("seconds").get<double>()});
   } catch (const nlohmann::json::exception& error) {
     user_error("{} was not written by kintsugi accept --probe: {}", source, error.what());
   }

@@ -39,6 +39,7 @@ struct ProbeFacts {
   RankFacts rank = {};
   std::vector<GroupFacts> groups = {};
   OverlapFacts overlap = {};
+  double seconds = 0;  // of these measurements, without the start of the ranks
 };
 std::string to_json_text(const std::vector<ProbeFacts>& ranks);
 // UserError if the text is something else.

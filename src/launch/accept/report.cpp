@@ -41,10 +41,12 @@ std::string headline(const AcceptReport& report) {
 }
 
 std::string summary(const AcceptReport& report) {
-  return fmt::format("{}: {} passed, {} failed, {} noted, {} not measured",
-                     verdict_of(report.checks) == Verdict::Fail ? "FAIL" : "pass",
-                     count_of(report, Verdict::Pass), count_of(report, Verdict::Fail),
-                     count_of(report, Verdict::Noted), count_of(report, Verdict::NotMeasured));
+  return fmt::format(
+      "{}{}: {} passed, {} failed, {} noted, {} not measured", to_string(verdict_of(report)),
+      report.missing.empty() ? ""
+                             : fmt::format(" (not complete: {})", fmt::join(report.missing, ", ")),
+      count_of(report, Verdict::Pass), count_of(report, Verdict::Fail),
+      count_of(report, Verdict::Noted), count_of(report, Verdict::NotMeasured));
 }
 
 constexpr const char* kPage = R"(<!doctype html>
@@ -62,6 +64,11 @@ th, td {{ border-bottom: 1px solid #ccc; padding: 0.2em 0.8em 0.2em 0; text-alig
 )";
 
 }  // namespace
+
+Verdict verdict_of(const AcceptReport& report) {
+  if (count_of(report, Verdict::Fail) > 0) return Verdict::Fail;
+  return report.missing.empty() ? Verdict::Pass : Verdict::Incomplete;
+}
 
 std::size_t count_of(const AcceptReport& report, Verdict verdict) {
   return static_cast<std::size_t>(
@@ -84,7 +91,7 @@ std::string report_text(const AcceptReport& report) {
 
 nlohmann::ordered_json report_json(const AcceptReport& report) {
   const auto json_of = [&](Verdict verdict) { return std::string(to_string(verdict)); };
-  return {{"verdict", json_of(verdict_of(report.checks))},
+  return {{"verdict", json_of(verdict_of(report))},
           {"program", report.program},
           {"machine", report.machine},
           {"device", report.device},
@@ -98,13 +105,14 @@ nlohmann::ordered_json report_json(const AcceptReport& report) {
           {"bandwidths", bandwidth_table(report.bandwidths).json()},
           {"speed", speed_table(report.speed).json()},
           {"feature_pairs_covered", report.pairs_covered},
-          {"left_out", report.left_out}};
+          {"left_out", report.left_out},
+          {"not_complete", report.missing}};
 }
 
 std::string report_html(const AcceptReport& report) {
-  std::string text = fmt::format(kPage, to_string(verdict_of(report.checks)),
-                                 html_text(headline(report)), html_text(summary(report)),
-                                 html_text(report.program), iso_time(report.finished_s));
+  std::string text = fmt::format(kPage, to_string(verdict_of(report)), html_text(headline(report)),
+                                 html_text(summary(report)), html_text(report.program),
+                                 iso_time(report.finished_s));
   text += "<h2>Checks</h2>\n" + check_table(report.checks).html();
   if (!report.speed.empty())
     text += "<h2>Steps, beside the plan</h2>\n" + speed_table(report.speed).html();

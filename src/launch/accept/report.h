@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,11 @@ struct AcceptReport {
   std::vector<GroupBandwidth> bandwidths = {};
   std::vector<SpeedFacts> speed = {};
   double pairs_covered = 0;                // fraction of all pairs of features that met
-  std::vector<std::string> left_out = {};  // parts and trials for which there was no time
+  std::vector<std::string> left_out = {};  // parts and trials that were not done, and why
+  std::set<std::string> missing = {};      // parts that were asked for and are not complete
 };
 
+Verdict verdict_of(const AcceptReport& report);       // Fail, Incomplete or Pass
 std::string report_text(const AcceptReport& report);  // for the terminal
 nlohmann::ordered_json report_json(const AcceptReport& report);
 std::string report_html(const AcceptReport& report);

@@ -61,6 +61,7 @@ std::string AcceptTrial::problem() const {
   if (ran()) return {};
   if (end && !end->failure.text.empty()) return end->failure.text;
   const std::string see = fmt::format("; see {}", log.string());
+  if (stopped) return "it was stopped" + see;
   if (!in_time) return fmt::format("it did not end within {}", format_duration(seconds)) + see;
   return fmt::format("it ended with exit code {}", exit_code) + see;
 }
@@ -92,8 +93,9 @@ AcceptTrial AcceptTrials::run(const std::string& name, int ranks,
   trial.seconds = seconds_since(begin);
   trial.end = port.poll(std::chrono::milliseconds(0)).end;
   trial.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  if (const char* signal = StopSignals::received())
-    failure("stopped by {}: the trials' logs are in {}", signal, directory_.string());
+  trial.stopped = StopSignals::received() != nullptr || trial.exit_code == exit_code::kStopped ||
+                  (trial.end && trial.end->exit_code == exit_code::kStopped);
+  if (trial.stopped) return trial;
   if (!trial.end && (trial.exit_code == 126 || trial.exit_code == 127))
     user_error("--launch '{}' cannot be run: see {}", launch_, trial.log.string());
   return trial;

@@ -15,6 +15,8 @@ struct AcceptTrial {
   std::optional<RunEnd> end = {};  // as its rank 0 reported it
   int exit_code = 0;               // of the launcher; 128 + signal
   bool in_time = true;
+  // Asked to stop before its end: by the end of the job, another process, or with this one.
+  bool stopped = false;
   double seconds = 0;
   std::filesystem::path log = {};
 
@@ -31,7 +33,7 @@ class AcceptTrials {
 
   // Starts `ranks` ranks with these arguments, and waits for their end. `meanwhile` is called often
   // with the address of their supervisor, this process, which is in their environment. UserError
-  // if the launch command itself cannot be run, Failure if this process is asked to stop.
+  // if the launch command itself cannot be run.
   AcceptTrial run(const std::string& name, int ranks, const std::vector<std::string>& arguments,
                   double limit_s,
                   const std::function<void(const std::string& supervisor)>& meanwhile = {}) const;

@@ -147,6 +147,9 @@ Machine calibrated(Machine machine, const std::vector<MeasuredOperation>& measur
         gpu.fp16_tflops *= times;
         gpu.fp32_tflops *= times;
       });
+  if (std::any_of(measured.begin(), measured.end(),
+                  [](const MeasuredOperation& m) { return m.operation.kind == Kind::Matmul; }))
+    std::erase(machine.assumed, "gpu.gemm_efficiency");
   fit(
       [](const TracedOperation& o) {
         return o.kind == Kind::AttentionForward || o.kind == Kind::AttentionBackward;
