@@ -207,6 +207,8 @@ TEST_F(PlanSearchCommand, PlansForFailures) {
   const json one = json::parse(outcome.out)["best"][0]["run"];
   EXPECT_DOUBLE_EQ(one["failures"]["run_mtbf_s"].get<double>(), 40 * 86400 / 32.0);
   EXPECT_EQ(one["failures"]["spare_nodes"], 5) << "1.6 failures expected in 2 days";
+  EXPECT_EQ(one["failures"]["spare_nodes_available"], 5);
+  EXPECT_FALSE(one.contains("storage_gb_s")) << "the time of a checkpoint was given";
   const std::int64_t every = one["checkpoint_every"];
   EXPECT_EQ(one["failures"]["best_checkpoint_every"], every);
   EXPECT_EQ(parse_run_config(content_of("run.yaml"), "run.yaml").train.checkpoint_every, every);
@@ -214,7 +216,8 @@ TEST_F(PlanSearchCommand, PlansForFailures) {
   EXPECT_THAT(
       run(failing).out,
       AllOf(HasSubstr("Failures: a node every 1 d 06 h"), HasSubstr("in 99 % of cases: 5.\n"),
-            HasSubstr("Checkpoints every " + std::to_string(every) + " steps")));
+            HasSubstr("Checkpoints every " + std::to_string(every) + " steps"),
+            HasSubstr(" and takes 15 s by --save-time ("), Not(HasSubstr(" 0 GB/s"))));
   EXPECT_THAT(run(failing + "--checkpoint-every 100000").out,
               HasSubstr("100000 steps; " + std::to_string(every) + " would cost least."));
   EXPECT_THAT(mistake(failing + "--checkpoint-every 0"), HasSubstr("would begin the run again"));
@@ -225,8 +228,73 @@ TEST_F(PlanSearchCommand, PlansForFailures) {
       "--tokens 1B ";
   EXPECT_THAT(run(known).out, HasSubstr("not counted: the time of a checkpoint is not known"));
   EXPECT_THAT(run(known + "--save-time 9s").out, HasSubstr("Failures: a node every 32 d 23 h"));
-  EXPECT_THAT(mistake(plan + "--node-mtbf 1min --save-time 1s"), HasSubstr("hardly progress"));
+  EXPECT_THAT(mistake(plan + "--node-mtbf 1h --save-time 10min"), HasSubstr("hardly progress"));
   EXPECT_THAT(mistake(plan + "--node-mtbf soon --save-time 1s"), HasSubstr("--node-mtbf"));
+  EXPECT_THAT(mistake(plan + "--node-mtbf 250 --save-time 1s"),
+              HasSubstr("'250' is less than an hour: for 250 days give 250d"));
+  const Outcome off = run(known + "--save-time 9s --node-mtbf none");
+  EXPECT_EQ(off.code, 0) << off.error;
+  EXPECT_THAT(off.out, Not(HasSubstr("Failures")));
+  // Times that nothing would use.
+  for (const std::string time : {"--restart-time 9min", "--repair-time 9d"}) {
+    EXPECT_THAT(mistake(plan + time), HasSubstr("has no effect without --node-mtbf: DGX H100"));
+    EXPECT_THAT(mistake(known + "--node-mtbf none " + time),
+                HasSubstr("has no effect with --node-mtbf none"));
+    EXPECT_EQ(run(known + "--save-time 9s " + time).code, 0) << "the machine's mtbf_h";
+  }
+}
+
+// Eos has 1000 nodes: 960 of them are at work, 40 are left, or none.
+TEST_F(PlanSearchCommand, SaysHowManySpareNodesThereAre) {
+  const std::string plan =
+      "--model llama-1b --machine dgx-h100 --length 4096 --tp 1 --pp 1 --cp 1 --zero 1 --best 1 "
+      "--tokens 1T --node-mtbf 40d --save-time 9s --repair-time 2d --batch ";
+  EXPECT_THAT(run(plan + "7680 --nodes 960").out, HasSubstr("; the machine has only 40 more.\n"));
+  const Outcome all = run(plan + "8000 --nodes 1000 --emit run.yaml");
+  EXPECT_THAT(all.out, AllOf(HasSubstr("Spare nodes that suffice until repairs in 99 % of cases: "),
+                             HasSubstr("; the machine has no more nodes.\n"),
+                             HasSubstr(" of restarts: "), Not(HasSubstr("idle"))));
+  EXPECT_THAT(content_of("run.yaml"), AllOf(HasSubstr("; the machine has no more nodes.\n"),
+                                            Not(HasSubstr("# Launch with"))));
+}
+
+// On one GPU the state of llama-8b is in host memory; two and more do not need that.
+TEST_F(PlanSearchCommand, SaysWhyEfficienciesAreAbove100Percent) {
+  const std::string plan = "--model llama-8b --machine dgx-h100 --batch 16 --length 4096 ";
+  EXPECT_THAT(run(plan + "--gpus 8 --scaling strong").out,
+              HasSubstr("Efficiencies above 100 %: they are relative to 1 GPU, whose memory needs "
+                        "offload"));
+  EXPECT_THAT(run("--model llama-1b --machine dgx-h100 --batch 64 --gpus 4 --scaling strong").out,
+              Not(HasSubstr("above 100 %")));
+}
+
+// The dry run names options of its own command only, and says what it does not count.
+TEST_F(PlanSearchCommand, DryRunSaysWhatIsNotCounted) {
+  const std::string plan = "--model olmoe-1b-7b --machine dgx-h100 --gpus 16 --best 1 --tokens 1B ";
+  const Outcome planned = run(plan + "--node-mtbf 40d --save-time 9s --emit run.yaml");
+  EXPECT_EQ(planned.code, 0) << planned.error;
+  const Outcome dry = run_kintsugi("train --dry-run --machine dgx-h100 run.yaml");
+  EXPECT_EQ(dry.code, 0) << dry.error;
+  EXPECT_THAT(dry.out,
+              AllOf(HasSubstr("Failures of nodes are not counted: DGX H100 (Eos) has no "
+                              "node.mtbf_h (kintsugi plan --config counts them with --node-mtbf)."),
+                    HasSubstr("1.5 times the mean (assumed; kintsugi plan --config has "
+                              "--imbalance).")));
+  const Outcome teton = run_kintsugi("train --dry-run --machine grand-teton-h100 run.yaml");
+  EXPECT_THAT(teton.out, HasSubstr("the time of a checkpoint is not known (kintsugi plan --config "
+                                   "counts them with --save-time)."));
+}
+
+// Dense models have no experts to place.
+TEST_F(PlanSearchCommand, ExpertsOnlyWhereThereAreSome) {
+  const std::string plan = "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --best 1 ";
+  EXPECT_THAT(mistake(plan + "--ep 1"), HasSubstr("--ep is for experts, and llama-1b has none"));
+  const json dense = json::parse(run(plan + "--json").out)["best"][0]["layout"];
+  EXPECT_FALSE(dense.contains("ep"));
+  EXPECT_FALSE(dense.contains("dispatch"));
+  const json experts =
+      json::parse(run("--model olmoe-1b-7b --machine dgx-h100 --gpus 16 --best 1 --json").out);
+  EXPECT_TRUE(experts["best"][0]["layout"].contains("dispatch"));
 }
 
 // Adam's state of llama-8b, 12 bytes per parameter, does not fit one GPU.
@@ -252,6 +320,8 @@ TEST_F(PlanSearchCommand, OffloadsIfNothingFitsWithout) {
   EXPECT_THAT(dry.out, HasSubstr(fmt::format("A step takes {:.3f} s, {:.3f} s of it for copies",
                                              best["step_time_s"].get<double>(),
                                              best["offload_wait_s"].get<double>())));
+  EXPECT_THAT(dry.out, AllOf(HasSubstr("\nOne step:\n"), HasSubstr("GPU-hours"),
+                             HasSubstr("Nine of ten times"), HasSubstr("It fits: ")));
   EXPECT_THAT(run("--config run.yaml --machine dgx-h100 --gpus 8 --best 1").out,
               HasSubstr("offload-optimizer"))
       << "the configuration's offload stays, even if it is not needed";

@@ -210,10 +210,21 @@ TEST(PlannedFailures, AddUpOverStages) {
   EXPECT_FALSE(total.failures) << "of one stage it is not known";
 }
 
-TEST(PlannedFailures, SparesAreNodesOfTheMachine) {
+// How many are needed does not depend on how many there are; those that there are cost.
+TEST(PlannedFailures, SparesOfASmallMachine) {
   Planned planned;
-  planned.machine.nodes = 10;
-  EXPECT_EQ(planned.footprint(1000).failures->spare_nodes, 2) << "8 of 10 nodes are at work";
+  const std::int64_t needed = spare_nodes(24 / 5.0, kSpareChance);
+  double all_hours = 0;
+  for (const std::int64_t left : {100, 2, 0}) {
+    planned.machine.nodes = 8 + left;
+    const RunFootprint f = planned.footprint(1000);
+    EXPECT_EQ(f.failures->spare_nodes, needed);
+    EXPECT_EQ(f.failures->spares_there, std::min(needed, left));
+    const auto nodes = static_cast<double>(8 + f.failures->spares_there);
+    EXPECT_NEAR(f.gpu_hours, f.days * 24 * 8 * nodes, 1e-9 * f.gpu_hours);
+    EXPECT_TRUE(all_hours == 0 || f.gpu_hours < all_hours) << left;
+    if (left == 100) all_hours = f.gpu_hours;
+  }
 }
 
 TEST(PlannedFailures, NothingIsCountedWithoutCheckpoints) {

@@ -145,7 +145,8 @@ TEST(Machine, NodesLimitTheStorage) {
   const auto refused = [](const std::string& more) {
     return user_error_of([&] { parse_machine(kSmall + more, "mine.yaml"); });
   };
-  EXPECT_THAT(refused("\nassumed: [storage]\n"), HasSubstr("'storage' is not storage_gb_s"));
+  EXPECT_THAT(refused("\nassumed: [storage]\n"),
+              HasSubstr("assumed has 'storage', which is not storage_gb_s"));
   EXPECT_THAT(refused("\nassumed: [storage_gb_s]\n"), HasSubstr("storage_gb_s has no value"));
 }
 
@@ -165,6 +166,13 @@ TEST(Machine, SaysWhatIsMissing) {
                 parse_machine(text.substr(0, text.find("network:")), "mine.yaml");
               }),
               AllOf(HasSubstr("network.gb_s is missing"), HasSubstr("between nodes")));
+  EXPECT_THAT(user_error_of([] {
+                std::string text = kSmall;
+                const std::size_t at = text.find("  bf16_tflops: ");
+                text.replace(at, text.find('\n', at) - at, "  bf16_tflops: 0");
+                parse_machine(text, "mine.yaml");
+              }),
+              HasSubstr("gpu.bf16_tflops is missing or 0, and must be above 0: "));
 }
 
 TEST(Machine, RefusesWhatItDoesNotKnow) {

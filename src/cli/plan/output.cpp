@@ -19,6 +19,10 @@ namespace kintsugi {
 std::string in_days(double days) {
   return days >= 1 ? fmt::format("{:.1f} days", days) : format_duration(days * 86400);
 }
+std::string tokens_text(double tokens) {
+  return fmt::format("{} {}", format_count(tokens), tokens == 1 ? "token" : "tokens");
+}
+
 std::string carbon_text(const std::optional<double>& tonnes,
                         const std::optional<double>& market_tonnes) {
   if (!tonnes && !market_tonnes) return "";
@@ -52,8 +56,14 @@ std::string peak_text(const PlanJob& job, const Machine& machine) {
                      fp8_yaml(job.model.fp8));
 }
 
-std::string spares_text(const RunFailures& failures) {
-  return format_number(failures.spare_nodes, "spare node");
+// How many spare nodes to have, and how many of them there are.
+std::string spares_text(const RunFailures& lost) {
+  std::string text = fmt::format("Spare nodes that suffice until repairs in {:.0f} % of cases: {}",
+                                 100 * kSpareChance, lost.spare_nodes);
+  if (lost.spares_there == 0) return text + "; the machine has no more nodes";
+  if (lost.spares_there < lost.spare_nodes)
+    text += fmt::format("; the machine has only {} more", lost.spares_there);
+  return text;
 }
 
 // How often to save, and how many spare nodes to have.
@@ -65,36 +75,57 @@ std::string advice_text(const RunFootprint& f) {
               ? " cost least."
               : fmt::format("; {} would cost least.", lost.best_every);
   if (lost.spare_nodes == 0) return text;
-  return text + fmt::format(" Spare nodes that suffice until repairs in {:.0f} % of cases: {}.",
-                            100 * kSpareChance, lost.spare_nodes);
+  return text + " " + spares_text(lost) + ".";
 }
 
-std::string run_line(const RunFootprint& f, const Machine& machine, const StepInterval& interval) {
+// What the time of a checkpoint comes from.
+std::string rate_text(const StorageRate& storage) {
+  if (storage.gb_s == 0) return "by --save-time";
+  return fmt::format("at {}{:.3g} GB/s", storage.assumed ? "an assumed " : "", storage.gb_s);
+}
+
+// Why failures are not counted, and which option counts them. The dry run has none, and says so for
+// every machine: a configuration that was planned with failures looks like any other.
+std::string no_failures_text(const RunFootprint& f, const Machine& machine, PrintedBy command) {
+  std::string why;
+  if (machine.node.mtbf_h > 0)
+    why = f.checkpoint_s ? "the run saves no checkpoints" : "the time of a checkpoint is not known";
+  else if (command == PrintedBy::DryRun)
+    why = machine.name + " has no node.mtbf_h";
+  if (why.empty()) return "";
+  const char* option = machine.node.mtbf_h == 0 ? "--node-mtbf"
+                       : f.checkpoint_s         ? ""
+                                                : "--save-time";
+  if (command == PrintedBy::DryRun && *option != 0)
+    why += fmt::format(" (kintsugi plan --config counts them with {})", option);
+  else if (*option != 0)
+    why += fmt::format(" ({})", option);
+  return fmt::format("\nFailures of nodes are not counted: {}.", why);
+}
+
+std::string run_line(const RunFootprint& f, const Machine& machine, const StepInterval& interval,
+                     PrintedBy command = PrintedBy::Plan) {
   std::string text = footprint_text(f, machine);
   text += fmt::format("; days, energy and cost {} from the step time alone", interval.text());
   text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s)
-    text += fmt::format(" and takes {} at {}{:.3g} GB/s", format_duration(*f.checkpoint_s),
-                        f.storage.assumed ? "an assumed " : "", f.storage.gb_s);
+    text += fmt::format(" and takes {} {}", format_duration(*f.checkpoint_s), rate_text(f.storage));
   if (!f.checkpoint_s) text += " (its time is not counted: the machine has no storage_gb_s)";
   if (f.checkpoint_s && f.checkpoints > 0)
     text += fmt::format(" ({:.0f} checkpoints: {}, included above)", f.checkpoints,
                         format_duration(f.checkpoints * *f.checkpoint_s));
-  if (f.failures)
-    text += "\n" + failures_text(*f.failures) + advice_text(f);
-  else if (machine.node.mtbf_h > 0)
-    text += fmt::format("\nFailures of nodes are not counted: {}.",
-                        f.checkpoint_s ? "the run saves no checkpoints"
-                                       : "the time of a checkpoint is not known (--save-time)");
+  text += f.failures ? "\n" + failures_text(*f.failures) + advice_text(f)
+                     : no_failures_text(f, machine, command);
   return text + "\n";
 }
 
 // What was assumed of the routers.
-std::string imbalance_text(const PlanJob& job) {
+std::string imbalance_text(const PlanJob& job, PrintedBy command = PrintedBy::Plan) {
   if (!job.model.experts) return "";
   if (job.imbalance == 1) return " All experts are chosen alike (--imbalance 1).";
-  return fmt::format(" The busiest expert computes {:.3g} times the mean (--imbalance).",
-                     job.imbalance);
+  return fmt::format(" The busiest expert computes {:.3g} times the mean ({}--imbalance).",
+                     job.imbalance,
+                     command == PrintedBy::DryRun ? "assumed; kintsugi plan --config has " : "");
 }
 
 std::string unmeasured_text(const Machine& machine) {
@@ -200,7 +231,8 @@ std::string failures_text(const RunFailures& lost) {
       "restarts",
       format_duration(lost.mtbf_s), lost.failures, format_duration(lost.lost_s),
       format_duration(lost.restarts_s));
-  if (lost.spare_nodes > 0) text += fmt::format(" and {} idle", spares_text(lost));
+  if (lost.spares_there > 0)
+    text += fmt::format(" and {} idle", format_number(lost.spares_there, "spare node"));
   text += fmt::format(": {} GPU-hours, {} in {}", format_count(lost.gpu_hours),
                       energy_text(from_mwh(lost.mwh)), lost.mwh_of);
   if (lost.euro) text += fmt::format(", {} EUR", format_count(*lost.euro));
@@ -250,7 +282,7 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
   text += legend(result.best);
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
-        "{} tokens with the first layout: {}", format_count(tokens),
+        "{} with the first layout: {}", tokens_text(tokens),
         run_line(footprint_of(result.best.front(), planner.job(), planner.machine(), tokens),
                  planner.machine(), interval_of(planner, result.best.front())));
   return text;
@@ -264,7 +296,7 @@ std::string misses_table(const SearchResult& result) {
   return text;
 }
 
-std::string explained(Planner& planner, const Evaluation& e, double tokens) {
+std::string explained(Planner& planner, const Evaluation& e, double tokens, PrintedBy command) {
   const Layout& l = e.layout;
   std::string text =
       fmt::format("{}\n\nMemory per rank, GiB:\n{}", to_string(e),
@@ -274,10 +306,17 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
                       format_bytes(e.memory_bytes), e.fullest_stage);
   if (e.host_bytes > 0)
     text += fmt::format("A rank offloads {} to host memory.\n", format_bytes(e.host_bytes));
+  return text + explained_time(planner, e, tokens, command);
+}
+
+std::string explained_time(const Planner& planner, const Evaluation& e, double tokens,
+                           PrintedBy command) {
+  const Layout& l = e.layout;
+  std::string text;
   const auto line = [&](const char* name, double seconds) {
     return fmt::format("  {:<34}{:>10.4f} s{:>7.1f} %\n", name, seconds, 100 * seconds / e.step_s);
   };
-  if (const std::string assumed = imbalance_text(planner.job()); !assumed.empty())
+  if (const std::string assumed = imbalance_text(planner.job(), command); !assumed.empty())
     text += assumed.substr(1) + "\n";
   text += "\nOne step:\n" + line("compute (slowest stage)", e.ideal_s) +
           line("pipeline bubble", e.bubble * e.step_s) +
@@ -301,9 +340,9 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
               ? fmt::format(" ({} has no node.host_w)\n", planner.machine().name)
               : fmt::format(", {} in nodes\n", kilojoule(e.node_joule));
   if (tokens > 0)
-    text += fmt::format("{} tokens: {}", format_count(tokens),
+    text += fmt::format("{}: {}", tokens_text(tokens),
                         run_line(footprint_of(e, planner.job(), planner.machine(), tokens),
-                                 planner.machine(), interval));
+                                 planner.machine(), interval, command));
   if (l.pp > 1) {
     const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
     text += fmt::format("\nPipeline, drawn with {} of {} stages and {} of {} micro-batches:\n{}",
@@ -316,23 +355,26 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
 
 namespace {
 
-nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
-  const Layout& l = e.layout;
-  return {{"layout",
-           {{"tp", l.tp},
-            {"cp", l.cp},
-            {"pp", l.pp},
-            {"dp", l.dp},
-            {"chunks", l.chunks},
-            {"schedule", to_string(l.schedule)},
-            {"micro", l.micro_batch},
-            {"zero", l.zero},
-            {"shard_group", l.shard_group},
-            {"ep", std::max(l.ep, l.tp)},
-            {"dispatch", to_string(l.dispatch)},
-            {"sequence_parallel", l.sequence_parallel},
-            {"recompute", to_string(l.recompute)},
-            {"recompute_every", l.recompute_every}}},
+nlohmann::ordered_json to_json(const Layout& l, bool experts) {
+  nlohmann::ordered_json layout = {{"tp", l.tp},
+                                   {"cp", l.cp},
+                                   {"pp", l.pp},
+                                   {"dp", l.dp},
+                                   {"chunks", l.chunks},
+                                   {"schedule", to_string(l.schedule)},
+                                   {"micro", l.micro_batch},
+                                   {"zero", l.zero},
+                                   {"shard_group", l.shard_group},
+                                   {"sequence_parallel", l.sequence_parallel},
+                                   {"recompute", to_string(l.recompute)},
+                                   {"recompute_every", l.recompute_every}};
+  if (experts) layout.update({{"ep", std::max(l.ep, l.tp)}, {"dispatch", to_string(l.dispatch)}});
+  return layout;
+}
+
+// `experts`: whether the model has some.
+nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine, bool experts) {
+  return {{"layout", to_json(e.layout, experts)},
           {"offload", {{"optimizer", e.offload.on}, {"gradients", e.offload.gradients}}},
           {"fits", e.fits},
           {"host_memory_bytes", std::llround(e.host_bytes)},
@@ -386,11 +428,12 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
                        {"mwh_of", f.failures->mwh_of},
                        {"euro", Cell(f.failures->euro).value},
                        {"best_checkpoint_every", f.failures->best_every},
-                       {"spare_nodes", f.failures->spare_nodes}};
+                       {"spare_nodes", f.failures->spare_nodes},
+                       {"spare_nodes_available", f.failures->spares_there}};
   if (f.checkpoint_s) {
     run["checkpoint_s"] = *f.checkpoint_s;
-    run["storage_gb_s"] = f.storage.gb_s;
-    run["storage_assumed"] = f.storage.assumed;
+    if (f.storage.gb_s > 0) run["storage_gb_s"] = f.storage.gb_s;
+    if (f.storage.gb_s > 0) run["storage_assumed"] = f.storage.assumed;
   }
   if (f.energy.tonnes_co2) run["tonnes_co2e"] = *f.energy.tonnes_co2;
   if (f.energy.tonnes_co2_market) run["tonnes_co2e_market"] = *f.energy.tonnes_co2_market;
@@ -407,7 +450,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   const Machine& machine = planner.machine();
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), misses = best;
   for (const Evaluation& e : result.best) {
-    best.push_back(to_json(e, machine));
+    best.push_back(to_json(e, machine, request.experts));
     best.back()["accumulation"] = micro_batches_per_step(e.layout, job.batch);
     best.back()["interval"] = interval_json(planner, e, result.best.front());
     best.back()["stage_memory_bytes"] =
@@ -415,7 +458,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
     if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
   }
   for (const SearchResult::Miss& miss : result.misses) {
-    misses.push_back(to_json(miss.evaluation, machine));
+    misses.push_back(to_json(miss.evaluation, machine, request.experts));
     misses.back()["reason"] = miss.reason;
   }
   const double checkpoint_gb =
@@ -460,7 +503,7 @@ std::string scaling_json(const std::vector<ScalingRow>& rows, const Machine& mac
                                   {"efficiency", row.efficiency}};
     if (const double price = machine.facility.eur_per_gpu_hour; price >= 0)
       one["euro_per_billion_tokens"] = 1e9 / row.evaluation.tokens_per_s_per_gpu / 3600 * price;
-    one.update(to_json(row.evaluation, machine));
+    one.update(to_json(row.evaluation, machine, request.experts));
     if (row.run) one["run"] = run_json(*row.run, tokens);
     list.push_back(std::move(one));
   }
@@ -490,8 +533,12 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
   std::string todo =
       tokens > 0 ? "" : "# FILL IN train.steps: 1000 is a placeholder (or plan with --tokens).\n";
   const RunFootprint run = footprint_of(e, job, planner.machine(), tokens);
-  if (tokens > 0 && run.failures && run.failures->spare_nodes > 0)
-    todo += fmt::format("# Launch with --spare-nodes {}.\n", run.failures->spare_nodes);
+  if (tokens > 0 && run.failures && run.failures->spare_nodes > 0) {
+    const RunFailures& lost = *run.failures;
+    if (lost.spares_there < lost.spare_nodes) todo += fmt::format("# {}.\n", spares_text(lost));
+    if (lost.spares_there > 0)
+      todo += fmt::format("# Launch with --spare-nodes {}.\n", lost.spares_there);
+  }
   std::string offload;
   if (e.offload.on)
     offload = fmt::format("offload: {{optimizer: true, gradients: {}, update: device}}\n",

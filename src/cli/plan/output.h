@@ -14,7 +14,14 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
 std::string misses_table(const SearchResult& result);
 // What the short forms in a table of these layouts mean.
 std::string legend(const std::vector<Evaluation>& rows);
-std::string explained(Planner& planner, const Evaluation& evaluation, double tokens);
+// The command that prints. Texts name its own options.
+enum class PrintedBy { Plan, DryRun };
+// Memory, the parts of a step, and what a run of so many tokens takes.
+std::string explained(Planner& planner, const Evaluation& evaluation, double tokens,
+                      PrintedBy command = PrintedBy::Plan);
+// The same without the memory.
+std::string explained_time(const Planner& planner, const Evaluation& evaluation, double tokens,
+                           PrintedBy command);
 // The pipeline diagram of `explained` as SVG, for a layout with pp > 1.
 std::string pipeline_svg(const PlanJob& job, const Layout& layout);
 
@@ -24,7 +31,8 @@ std::string undriven_note(const Machine& machine);
 struct SearchRequest {
   std::string model, rank_by;
   int gpus = 0;
-  int explain = 0;  // 0: none
+  int explain = 0;       // 0: none
+  bool experts = false;  // the model has some
 };
 std::string search_json(const SearchResult& result, Planner& planner, const SearchRequest& request,
                         double tokens);
@@ -51,6 +59,8 @@ std::string energy_text(const RunEnergy& energy, const Machine& machine);
 // Figures of a run in units large or small enough to avoid "0.0": days or hours, MWh or kWh, t or
 // kg.
 std::string in_days(double days);
+// "1 token", "1.24 M tokens".
+std::string tokens_text(double tokens);
 // "25.2 t CO2e", or with both figures "25.2 t CO2e location-based, 0 kg market-based". Empty if
 // neither is known.
 std::string carbon_text(const std::optional<double>& tonnes,

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/plan/search.h"
 #include "core/error.h"
+#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -69,13 +71,26 @@ void add_job_options(CLI::App& command, PlanSearchOptions& search) {
       whole_number(between(0, 1e12)));
 }
 
+// A time between failures, or none. 250 alone would be 250 seconds, which is never meant.
+CLI::Validator mean_time_or_none() {
+  const CLI::Validator time = duration(above(0));
+  const auto check = [time](std::string& text) -> std::string {
+    if (text == kNoFailures) return {};
+    const std::string given = text;
+    if (std::string wrong = time(text); !wrong.empty()) return wrong;
+    if (parse_duration_s(text) >= 3600) return {};
+    return fmt::format("'{}' is less than an hour: for 250 days give 250d", given);
+  };
+  return CLI::Validator(check, "1h or more, or none");
+}
+
 void add_failure_options(CLI::App& command, PlanSearchOptions& search) {
   const AddOption add(command);
   const CLI::Validator time = duration(above(0));
   add("--node-mtbf", search.node_mtbf,
       "With --tokens or --config: mean time between failures of a node, such as 250d; adds what "
       "they cost, how often to save, and spare nodes (default: the machine's; none: not counted)",
-      time);
+      mean_time_or_none());
   add("--save-time", search.save_time,
       "With --tokens or --config: time that training waits for a checkpoint, and that reading one "
       "takes (default: from the machine's storage_gb_s)",

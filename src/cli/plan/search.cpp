@@ -62,6 +62,14 @@ PlanJob job_of(const PlanSearchOptions& options) {
   return job;
 }
 
+void refuse_expert_options(const PlanSearchOptions& options, const ModelConfig& model,
+                           const std::string& name) {
+  if (model.experts) return;
+  if (options.imbalance != kUsualImbalance)
+    user_error("--imbalance is for experts, and {} has none: remove it", name);
+  if (options.limits.ep > 0) user_error("--ep is for experts, and {} has none: remove it", name);
+}
+
 SearchResult search_with_progress(Planner& planner, const SearchLimits& limits) {
   Progress progress("plan", 0, "layouts");
   return search_layouts(planner, limits, progress.callback());
@@ -80,8 +88,8 @@ double tokens_of(const PlanSearchOptions& options) {
 std::string scaled_run_text(const std::vector<ScalingRow>& rows, double tokens) {
   const RunFootprint& last = *rows.back().run;
   std::string text =
-      fmt::format("Days and MWh of {}: of {} tokens, with checkpoints{}.\n", last.energy.co2_of,
-                  format_count(tokens), last.failures ? " and failures of nodes" : "");
+      fmt::format("Days and MWh of {}: of {}, with checkpoints{}.\n", last.energy.co2_of,
+                  tokens_text(tokens), last.failures ? " and failures of nodes" : "");
   if (last.failures)
     text += fmt::format("On {} GPUs: {}\n", rows.back().gpus, failures_text(*last.failures));
   return text;
@@ -120,13 +128,16 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
     if (std::none_of(rows.begin(), rows.end(), [&](const auto& row) { return row.gpus == count; }))
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", count);
   if (!missing.empty()) notes += fmt::format("GPUs for which no layout fits: {}.\n", missing);
+  notes += efficiency_note(rows);
   if (!options.svg.empty())
     write_output_file("--svg", options.svg, options.output_rule(),
                       scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model,
                                                     machine.name, options.scaling)));
   if (options.as_json)
     return fmt::print(
-        "{}", scaling_json(rows, machine, {options.model, options.rank_by, most, 0}, tokens));
+        "{}", scaling_json(rows, machine,
+                           {options.model, options.rank_by, most, 0, job.model.experts.has_value()},
+                           tokens));
   std::vector<Evaluation> layouts;
   for (const ScalingRow& row : rows) layouts.push_back(row.evaluation);
   fmt::print("{}{}{}{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), legend(layouts),
@@ -154,8 +165,22 @@ void check_offload(const SearchLimits& limits, const Machine& machine) {
     user_error("--offload gradients cannot be used with --schedule zb-h1");
 }
 
+// Without failures there are no restarts and no repairs.
+void refuse_unused_times(const PlanSearchOptions& options, const Machine& machine) {
+  for (const auto& [name, value] : {std::pair("--restart-time", &options.restart_time),
+                                    std::pair("--repair-time", &options.repair_time)})
+    if (!value->empty() && !options.node_mtbf.empty())
+      user_error("{} has no effect with --node-mtbf none: remove one of them", name);
+    else if (!value->empty())
+      user_error("{} has no effect without --node-mtbf: {} has no node.mtbf_h", name, machine.name);
+}
+
 void fill_failures(const PlanSearchOptions& options, Machine& machine) {
-  if (options.node_mtbf.empty()) return;
+  if (options.node_mtbf == kNoFailures) machine.node.mtbf_h = 0;
+  if (options.node_mtbf.empty() || options.node_mtbf == kNoFailures) {
+    if (machine.node.mtbf_h == 0) refuse_unused_times(options, machine);
+    return;
+  }
   if (machine.storage_gb_s == 0 && options.save_time.empty())
     user_error("--node-mtbf: {} has no storage_gb_s: give --save-time, the time of a checkpoint",
                machine.name);
@@ -261,8 +286,7 @@ std::int64_t count_of(const char* option, const std::string& text) {
 void plan_search(PlanSearchOptions options) {
   const Machine machine = checked_machine(options);
   const PlanJob open = job_of(options);
-  if (options.imbalance != kUsualImbalance && !open.model.experts)
-    user_error("--imbalance is for experts, and {} has none: remove it", options.model);
+  refuse_expert_options(options, open.model, options.model);
   const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);
   if (batch > 100'000'000)
     user_error("--batch {} is too large: give at most 100M sequences", batch);
@@ -288,9 +312,10 @@ void plan_search(PlanSearchOptions options) {
   fit_layout(one.layout, workload_of(planner.job()), one.layout.ranks());
   write_files(options, planner, one, tokens);
   if (options.as_json)
-    fmt::print("{}",
-               search_json(result, planner,
-                           {options.model, options.rank_by, limits.gpus, options.explain}, tokens));
+    fmt::print("{}", search_json(result, planner,
+                                 {options.model, options.rank_by, limits.gpus, options.explain,
+                                  planner.job().model.experts.has_value()},
+                                 tokens));
   else
     fmt::print("{}{}", search_text(options, planner, result, tokens), undriven_note(machine));
 }
@@ -319,6 +344,7 @@ void plan_run(PlanSearchOptions options) {
   for (std::int64_t i = 0; i < run.stage_count(); ++i) {
     const RunConfig stage = run.at_stage(i);
     PlanJob job = plan_job(stage);
+    refuse_expert_options(options, job.model, "the model of " + options.config);
     fill_common(options, job);
     Planner planner(job, machine);
     const SearchLimits limits = limits_of(options, stage, machine);
@@ -328,17 +354,18 @@ void plan_run(PlanSearchOptions options) {
       user_error("{}{}{}", stage.stage_title(), run.stages.empty() ? "" : ": ", why);
     }
     if (!run.stages.empty())
-      text += fmt::format("{}: {}\n", stage.stage_title(),
-                          fmt::format("{} sequences of {} tokens per step", stage.batch.global,
-                                      stage.data.sequence_length));
+      text += fmt::format(
+          "{}: {}\n", stage.stage_title(),
+          fmt::format("{} of {} per step", format_number(stage.batch.global, "sequence"),
+                      format_number(stage.data.sequence_length, "token")));
     text += best_table(result, planner, stage.total_tokens(), options.limits.rank_by) + "\n";
     const RunFootprint one = footprint_of(result.best.front(), job, machine, stage.total_tokens());
     total ? * total += one : total.emplace(one);
     tokens += stage.total_tokens();
   }
   if (!run.stages.empty())
-    text += fmt::format("All stages, each with its first layout: {} tokens, {}\n{}",
-                        format_count(tokens), footprint_text(*total, machine),
+    text += fmt::format("All stages, each with its first layout: {}, {}\n{}", tokens_text(tokens),
+                        footprint_text(*total, machine),
                         total->failures ? failures_text(*total->failures) + "\n" : "");
   fmt::print("{}{}", text, undriven_note(machine));
 }

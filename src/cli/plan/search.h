@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "core/output_file.h"
 #include "plan/search/search.h"
@@ -11,6 +12,8 @@ class App;
 }
 
 namespace kintsugi {
+
+inline constexpr std::string_view kNoFailures = "none";  // --node-mtbf none
 
 // kintsugi plan --model … --machine … --gpus …: searches the best layouts.
 struct PlanSearchOptions {
@@ -23,7 +26,7 @@ struct PlanSearchOptions {
   std::string optimizer = "adamw";
   double imbalance = kUsualImbalance;
   bool checkpoints_given = false;  // checkpoint_every is not the default
-  // Failures of nodes: durations; empty: as the machine says, or the usual.
+  // Failures of nodes: durations, or kNoFailures; empty: as the machine says, or the usual.
   std::string node_mtbf = {}, save_time = {}, restart_time = {}, repair_time = {};
   std::string rank_by = "time";
   SearchLimits limits = {};

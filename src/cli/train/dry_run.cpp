@@ -87,6 +87,7 @@ std::string fitting_text(double bytes, const Machine& machine) {
                          : fmt::format(", but leaves less than the planner's margin of {:.3g} %",
                                        100 * machine.gpu.margin));
 }
+
 // What the time of a step has of the copies.
 std::string copies_text(const OffloadConfig& offload, const Evaluation& e, const Machine& machine) {
   if (machine.node.host_link_gb_s == 0)
@@ -98,20 +99,20 @@ std::string copies_text(const OffloadConfig& offload, const Evaluation& e, const
   return text + (offload.activations ? "; copies of activations are not counted" : "");
 }
 
-// Each prints its prediction for one stage, and throws UserError if it does not fit.
-
-RunFootprint dry_run_with_offload(const RunConfig& config, const Machine& machine,
-                                  const PlanJob& job, const Evaluation& e) {
+// Prints the prediction for a stage whose memory the engine counts, because the planner's does not
+// have all that is offloaded. Returns the bytes of the fullest device.
+double print_with_offload(const RunConfig& config, const Planner& planner, const Evaluation& e) {
+  const Machine& machine = planner.machine();
   const MemoryNeed need = engine_memory(config, grid_of(e.layout, config.model));
   const double device = device_bytes(need, machine);
   fmt::print(
       "{}\nThe fullest rank needs {} of GPU memory (with {} for context and libraries) and {} of "
-      "host memory.\nA step takes {:.3f} s, {}.\n",
+      "host memory.\nA step takes {:.3f} s, {}.\n{}",
       to_string(e), format_bytes(device), format_bytes(machine.gpu.own_gb * 1e9),
       format_bytes(static_cast<double>(need.host)), e.step_s,
-      copies_text(config.offload, e, machine));
-  refuse_too_much(device, "a rank", machine);
-  return footprint_of(e, job, machine, config.total_tokens());
+      copies_text(config.offload, e, machine),
+      explained_time(planner, e, config.total_tokens(), PrintedBy::DryRun));
+  return device;
 }
 
 // The host memory of one rank for saves in the background, of the stage that needs most.
@@ -135,22 +136,26 @@ void print_tasks(RunConfig config) {
              RunTasks(config, *config.loaded.tokenizer).description());
 }
 
+// Prints the prediction for one stage. UserError if it does not fit.
 RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int ranks) {
   print_tasks(config);
   const PlanJob job = plan_job(config);
   Planner planner(job, machine);
   const Evaluation e = planner.evaluate(layout_on(config, ranks), planned_offload(config.offload));
+  double bytes = e.memory_bytes;
+  std::string who = fmt::format("stage {}", e.fullest_stage);
   if (offloads(config.offload)) {
-    print_snapshot(config, e.layout);
-    return dry_run_with_offload(config, machine, job, e);
+    bytes = print_with_offload(config, planner, e);
+    who = "a rank";
+  } else {
+    fmt::print("{}", explained(planner, e, config.total_tokens(), PrintedBy::DryRun));
   }
-  fmt::print("{}\n{}", explained(planner, e, config.total_tokens()),
-             fitting_text(e.memory_bytes, machine));
+  fmt::print("\n{}", fitting_text(bytes, machine));
   print_snapshot(config, e.layout);
   if (config.batch.ramp.on())
-    fmt::print("With batch.ramp the run has {} steps; the times above are for full batches.\n",
-               config.total_steps());
-  refuse_too_much(e.memory_bytes, fmt::format("stage {}", e.fullest_stage), machine);
+    fmt::print("With batch.ramp the run has {}; the times above are for full batches.\n",
+               format_number(config.total_steps(), "step"));
+  refuse_too_much(bytes, who, machine);
   return footprint_of(e, job, machine, config.total_tokens());
 }
 
@@ -186,7 +191,8 @@ void dry_run(const RunConfig& run, const DryRunOptions& options) {
   const Machine machine = load_machine(options.machine);
   const std::int64_t ranks = options.gpus > 0 ? options.gpus : ranks_for(run);
   if (ranks > machine.gpus())
-    user_error("{} ranks, but {} has {} GPUs", ranks, machine.name, machine.gpus());
+    user_error("{}, but {} has {}", format_number(ranks, "rank"), machine.name,
+               format_number(machine.gpus(), "GPU"));
   const std::string note = run.device == DeviceChoice::Cpu ? "" : undriven_note(machine);
   if (run.stages.empty()) {
     dry_run_stage(run, machine, static_cast<int>(ranks));
@@ -198,8 +204,8 @@ void dry_run(const RunConfig& run, const DryRunOptions& options) {
   double tokens = 0;
   for (std::int64_t i = 0; i < run.stage_count(); ++i) {
     const RunConfig stage = run.at_stage(i);
-    fmt::print("{}{}: {} tokens in {}\n", i > 0 ? "\n" : "", stage.stage_title(),
-               format_count(stage.total_tokens()), format_number(stage.total_steps(), "step"));
+    fmt::print("{}{}: {} in {}\n", i > 0 ? "\n" : "", stage.stage_title(),
+               tokens_text(stage.total_tokens()), format_number(stage.total_steps(), "step"));
     try {
       const RunFootprint one = dry_run_stage(stage, machine, static_cast<int>(ranks));
       total ? * total += one : total.emplace(one);
@@ -208,8 +214,8 @@ void dry_run(const RunConfig& run, const DryRunOptions& options) {
     }
     tokens += stage.total_tokens();
   }
-  fmt::print("\nAll stages: {} tokens, {}\n{}", format_count(tokens),
-             footprint_text(*total, machine), note);
+  fmt::print("\nAll stages: {}, {}\n{}", tokens_text(tokens), footprint_text(*total, machine),
+             note);
 }
 
 // ---- energy

@@ -18,9 +18,10 @@ constexpr double kDay = 86400;
 
 void fill_checkpoints(const PlanJob& job, const Machine& machine, double nodes, RunFootprint& f) {
   f.checkpoint_gb = checkpoint_bytes(job) / 1e9;
-  f.storage = storage_of(machine, nodes);
-  if (f.storage.gb_s > 0) f.checkpoint_s = f.checkpoint_gb / f.storage.gb_s;
-  if (job.save_s > 0) f.checkpoint_s = job.save_s;
+  if (job.save_s > 0)
+    f.checkpoint_s = job.save_s;
+  else if (f.storage = storage_of(machine, nodes); f.storage.gb_s > 0)
+    f.checkpoint_s = f.checkpoint_gb / f.storage.gb_s;
   f.checkpoint_every = job.checkpoint_every;
 }
 
@@ -44,9 +45,11 @@ ExpectedTime expected_run(const FailingRun& run, const RunFootprint& f, double s
   const double every = std::min(static_cast<double>(f.checkpoint_every), f.steps);
   if ((every * step_s + run.save_s + run.restart_s) / run.mtbf_s > std::log(kMostAttempts))
     user_error(
-        "nodes fail every {}, and {:.0f} steps with a checkpoint take {}: the run would hardly "
-        "progress; save more often, or use fewer nodes or faster storage",
-        format_duration(run.mtbf_s), every, format_duration(every * step_s + run.save_s));
+        "nodes fail every {}, and {} with a checkpoint take {}: the run would hardly progress; "
+        "save "
+        "more often, or use fewer nodes or faster storage",
+        format_duration(run.mtbf_s), format_number(std::llround(every), "step"),
+        format_duration(every * step_s + run.save_s));
   const double whole = std::ceil(f.steps / every) - 1;
   const ExpectedTime one = expected_time(run, every * step_s),
                      last = expected_time(run, (f.steps - whole * every) * step_s);
@@ -72,8 +75,9 @@ std::optional<RunFailures> failures_of(const Evaluation& e, const PlanJob& job,
   failures.failures = time.total_s() / run.mtbf_s;
   failures.lost_s = time.trained_s - f.steps * e.step_s - f.checkpoints * run.save_s;
   failures.restarts_s = time.restarted_s;
-  failures.spare_nodes = std::min(spare_nodes(job.repair_s / run.mtbf_s, kSpareChance),
-                                  machine.nodes - static_cast<std::int64_t>(nodes));
+  failures.spare_nodes = spare_nodes(job.repair_s / run.mtbf_s, kSpareChance);
+  failures.spares_there =
+      std::min(failures.spare_nodes, machine.nodes - static_cast<std::int64_t>(nodes));
   return failures;
 }
 
@@ -82,7 +86,7 @@ void fill_totals(const Evaluation& e, const Machine& machine, RunFootprint& f) {
   const double gpus = e.layout.ranks(), node_gpus = static_cast<double>(machine.node.gpus);
   const double nodes = std::ceil(gpus / node_gpus), host_w = std::max(machine.node.host_w, 0.0);
   const RunFailures none, &failures = f.failures ? *f.failures : none;
-  const double spare = static_cast<double>(failures.spare_nodes);
+  const double spare = static_cast<double>(failures.spares_there);
   const double pause_s = f.checkpoints * f.checkpoint_s.value_or(0);             // GPUs idle
   const double steps = f.steps + (f.failures ? failures.lost_s / e.step_s : 0);  // and again
   const double idle_s = pause_s + failures.restarts_s, run_s = steps * e.step_s + idle_s;
@@ -178,6 +182,7 @@ RunFootprint& operator+=(RunFootprint& total, const RunFootprint& next) {
   failures.mwh += next.failures->mwh;
   add(failures.euro, next.failures->euro);
   failures.spare_nodes = std::max(failures.spare_nodes, next.failures->spare_nodes);
+  failures.spares_there = std::max(failures.spares_there, next.failures->spares_there);
   return total;
 }
 

@@ -29,8 +29,9 @@ struct RunFailures {
   double gpu_hours = 0, mwh = 0;  // of both, and of idle spare nodes; energy of the highest level
   std::string mwh_of = {};        // that level: "GPUs"
   std::optional<double> euro = {};
-  std::int64_t best_every = 0;   // steps between checkpoints that cost least
-  std::int64_t spare_nodes = 0;  // replace all nodes that fail between repairs, with kSpareChance
+  std::int64_t best_every = 0;    // steps between checkpoints that cost least
+  std::int64_t spare_nodes = 0;   // replace all nodes that fail between repairs, with kSpareChance
+  std::int64_t spares_there = 0;  // so many of them the machine has; these are idle and paid for
 };
 inline constexpr double kSpareChance = 0.99;
 
@@ -41,7 +42,7 @@ struct RunFootprint {
   std::optional<double> euro = {};
   double checkpoint_gb = 0;                  // weights and optimizer state
   std::optional<double> checkpoint_s = {};   // pause of training for one checkpoint
-  StorageRate storage = {};                  // that it was computed with
+  StorageRate storage = {};                  // that it was computed with; 0: PlanJob::save_s
   double checkpoints = 0;                    // of the whole run; their time is part of `days`
   std::int64_t checkpoint_every = 0;         // steps
   std::optional<RunFailures> failures = {};  // all of it is part of the figures above

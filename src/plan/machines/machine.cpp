@@ -96,7 +96,8 @@ void describe(V& v, Machine& c) {
 namespace {
 
 void require(double value, const std::string& source, const char* key, const char* meaning) {
-  if (value <= 0) user_error("{}: {} is missing: {}", source, key, meaning);
+  if (value <= 0)
+    user_error("{}: {} is missing or 0, and must be above 0: {}", source, key, meaning);
 }
 
 void check(Machine& m, const std::string& source) {
@@ -127,10 +128,11 @@ void check(Machine& m, const std::string& source) {
         source, m.gpu.wait_w, m.gpu.idle_w, m.gpu.busy_w());
   for (const std::string& key : m.assumed) {
     if (std::find(kAssumedKeys.begin(), kAssumedKeys.end(), key) == kAssumedKeys.end())
-      user_error("{}: assumed: '{}' is not {}", source, key, joined(kAssumedKeys));
+      user_error("{}: assumed has '{}', which is not {}", source, key, joined(kAssumedKeys));
     if ((key == kAssumedKeys[0] && m.storage_gb_s == 0) ||
         (key == kAssumedKeys[1] && m.node.storage_gb_s == 0))
-      user_error("{}: assumed: {} has no value", source, key);
+      user_error("{}: assumed names {}, but {} has no value: give it, or remove the name", source,
+                 key, key);
   }
   check_launch(m.launch, source);
   if (m.gpu.fp16_tflops == 0) m.gpu.fp16_tflops = m.gpu.bf16_tflops;

@@ -63,7 +63,8 @@ std::string why_not_tp(const ModelConfig& m, const SearchLimits& l) {
   if (l.gpus % l.tp != 0)
     return fmt::format("--tp {} does not divide {}", l.tp, format_number(l.gpus, "GPU"));
   if (m.heads % l.tp != 0)
-    return fmt::format("--tp {} does not divide the model's {} heads", l.tp, m.heads);
+    return fmt::format("--tp {} does not divide the model's {}", l.tp,
+                       format_number(m.heads, "head"));
   if (m.kv_heads % l.tp != 0 && l.tp % m.kv_heads != 0)
     return fmt::format(
         "--tp {} neither divides the model's {} key-value heads nor is a multiple "
@@ -87,15 +88,16 @@ std::string why_not_pp(const ModelConfig& m, const SearchLimits& l) {
   if (l.gpus % l.pp != 0)
     return fmt::format("--pp {} does not divide {}", l.pp, format_number(l.gpus, "GPU"));
   if (l.pp > m.layers)
-    return fmt::format("--pp {}: the model has {} layers, and each stage needs one", l.pp,
-                       m.layers);
+    return fmt::format("--pp {}: the model has {}, and each stage needs one", l.pp,
+                       format_number(m.layers, "layer"));
   return "";
 }
 
 std::string why_not_ep(const ModelConfig& m, const SearchLimits& l) {
   if (!m.experts) return fmt::format("--ep {} is for experts, and the model has none", l.ep);
   if (m.experts->count % l.ep != 0)
-    return fmt::format("--ep {} does not divide {} experts", l.ep, m.experts->count);
+    return fmt::format("--ep {} does not divide {}", l.ep,
+                       format_number(m.experts->count, "expert"));
   if (l.tp > 0 && l.ep % l.tp != 0)
     return fmt::format("--ep {} is not a multiple of --tp {}", l.ep, l.tp);
   return "";

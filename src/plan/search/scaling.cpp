@@ -63,6 +63,21 @@ std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gp
   return text;
 }
 
+std::string efficiency_note(const std::vector<ScalingRow>& rows) {
+  // What the table prints as more than 100.0 %.
+  const auto above = [](const ScalingRow& row) { return row.efficiency >= 1.0005; };
+  if (std::none_of(rows.begin(), rows.end(), above)) return "";
+  const Evaluation& first = rows.front().evaluation;
+  std::string needs = first.offload.on ? "offload" : "";
+  if (first.layout.recompute == Recompute::Full)
+    needs += needs.empty() ? "full recomputation" : " and full recomputation";
+  if (needs.empty()) return "";
+  return fmt::format(
+      "Efficiencies above 100 %: they are relative to {}, whose memory needs {}, which costs "
+      "time.\n",
+      format_number(rows.front().gpus, "GPU"), needs);
+}
+
 std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& title) {
   constexpr double kWidth = 640, kHeight = 400, kLeft = 60, kTop = 40, kRight = 20, kBottom = 50;
   if (rows.empty()) return "<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n";

@@ -26,6 +26,8 @@ std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const ProgressCall& progress = {});
 // With a price the table has the cost of a billion tokens, and of the run.
 std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour = -1);
+// Why efficiencies are above 100 %, if the first row's layout says it; or else "".
+std::string efficiency_note(const std::vector<ScalingRow>& rows);
 // A diagram of efficiency over GPUs.
 std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& title);
 
