@@ -137,7 +137,7 @@ TEST_F(LaunchCommand, AnAcceptanceTestIsCheckedFirst) {
   EXPECT_THAT(printed.out, StartsWith("#!/bin/bash\n"));
   EXPECT_FALSE(fs::exists(directory_ / "report-trials"));
   fs::create_directory(directory_ / "report");
-  refused_test("", "it exists");
+  refused_test("", "report exists: choose another name");
 }
 
 TEST_F(LaunchCommand, PrintWritesAndAsksNothing) {
