@@ -62,8 +62,8 @@ double with_unit(std::string_view text, std::span<const Unit> units, const char*
 }
 
 std::int64_t whole(double value, std::string_view text, const char* what) {
-  if (!(std::abs(value) < 9.0e18) || value != std::floor(value))
-    user_error("'{}' is not a whole number of {}", text, what);
+  if (std::abs(value) >= 9.0e18) user_error("'{}' is too large: it must be below 9e18", text);
+  if (value != std::floor(value)) user_error("'{}' is not a whole number of {}", text, what);
   return static_cast<std::int64_t>(value);
 }
 

@@ -25,7 +25,7 @@ constexpr std::int64_t kMaxExperts = 1024;  // as the order_choices of GPUs
 constexpr double kMaxParameters = 1e16;
 
 void check_size(const char* name, std::int64_t value, std::int64_t limit = kMaxSize) {
-  if (value == 0) user_error("{} is missing: give a positive number", name);
+  if (value == 0) user_error("{} is missing or 0: give a positive number", name);
   if (value < 0) user_error("{} is {}: it must be positive", name, value);
   if (value > limit) user_error("{} is {}: at most {} is possible", name, value, limit);
 }
@@ -109,11 +109,12 @@ void check_experts(ModelConfig& config) {
   check_positive("experts.scale", experts.scale);
   if (experts.shared != 0) check_size("experts.shared", experts.shared, kMaxExperts);
   if (experts.chosen > experts.count)
-    user_error("experts.chosen is {}, but there are {} experts", experts.chosen, experts.count);
+    user_error("experts.chosen is {}, but there {} {}", experts.chosen,
+               experts.count == 1 ? "is" : "are", format_number(experts.count, "expert"));
   if (experts.count % experts.groups != 0)
     user_error("experts.groups {} does not divide experts.count {}", experts.groups, experts.count);
   if (experts.top_groups > experts.groups)
-    user_error("experts.top_groups is {}, but there are {} groups", experts.top_groups,
+    user_error("experts.top_groups is {}, but experts.groups is {}", experts.top_groups,
                experts.groups);
   if (experts.chosen > experts.count / experts.groups * experts.top_groups)
     user_error("experts.chosen is {}, but the best {} groups have {} experts", experts.chosen,

@@ -222,6 +222,21 @@ void check_pipeline(const Layout& l, const Workload& work) {
   }
 }
 
+// The values of layout.ep next to the given one that both the experts and the ranks allow: "4 or
+// 8".
+std::string nearest_expert_ranks(const Layout& l, std::int64_t experts) {
+  std::int64_t below = 0, above = 0;
+  for (const std::int64_t data : divisors(std::int64_t{l.cp} * l.dp)) {
+    const std::int64_t ep = data * l.tp;
+    if (experts % ep != 0) continue;
+    if (ep < l.ep) below = ep;
+    if (ep > l.ep && above == 0) above = ep;
+  }
+  if (below == 0 && above == 0) return "no ep";
+  if (below == 0 || above == 0) return fmt::format("{}", below + above);
+  return fmt::format("{} or {}", below, above);
+}
+
 void check_experts(const Layout& l, const ModelConfig& model) {
   if (l.dispatch != Dispatch::AllGather && l.expert_ranks() == 1)
     user_error(
@@ -240,14 +255,13 @@ void check_experts(const Layout& l, const ModelConfig& model) {
   if (!model.experts) user_error("layout.ep is {}, but the model has no experts: remove it", l.ep);
   const std::int64_t count = model.experts->count, most = std::int64_t{l.tp} * l.cp * l.dp;
   if (count % l.ep != 0)
-    user_error("layout.ep is {}, which does not divide the model's {} experts: use {}", l.ep, count,
-               nearest_divisors(count, std::min<std::int64_t>(l.ep, count)));
+    user_error("layout.ep is {}, which does not divide the model's {}: use {}", l.ep,
+               format_number(count, "expert"), nearest_expert_ranks(l, count));
   if (l.ep % l.tp != 0 || most % l.ep != 0)
     user_error(
         "layout.ep is {}, but experts are on tp {} ranks times a divisor of {} data ranks{}: use "
         "{}",
-        l.ep, l.tp, l.cp * l.dp, l.cp > 1 ? " (cp × dp)" : "",
-        nearest_divisors(l.cp * l.dp, std::clamp(l.ep / l.tp, 1, l.cp * l.dp), l.tp));
+        l.ep, l.tp, l.cp * l.dp, l.cp > 1 ? " (cp × dp)" : "", nearest_expert_ranks(l, count));
   if (!fits_shards(l))
     user_error(
         "layout.ep {} spreads experts over {} data ranks, but layout.shard_group is {}: one must "
@@ -306,19 +320,18 @@ Layout fit_layout(Layout l, const Workload& work, int ranks) {
   const std::int64_t model = std::int64_t{l.tp} * l.cp * l.pp;
   if (ranks < model)
     user_error(
-        "layout.tp × cp × pp is {} × {} × {}, which needs {} ranks, and {} started: start {} with "
+        "layout.tp × cp × pp is {} × {} × {}, which needs {} ranks, and there {}: start {} with "
         "mpirun -np {} kintsugi train … (or srun -n {} kintsugi train …), or lower them",
-        l.tp, l.cp, l.pp, model, ranks == 1 ? "1 was" : fmt::format("{} were", ranks), model, model,
+        l.tp, l.cp, l.pp, model, ranks == 1 ? "is 1" : fmt::format("are {}", ranks), model, model,
         model);
   if (ranks % model != 0)
-    user_error("layout.tp × cp × pp is {} × {} × {} = {}, which does not divide {} ranks: use {}",
-               l.tp, l.cp, l.pp, model, ranks, nearest_divisors(ranks, model));
+    user_error("layout.tp × cp × pp is {} × {} × {} = {}, which does not divide {}: use {}", l.tp,
+               l.cp, l.pp, model, format_number(ranks, "rank"), nearest_divisors(ranks, model));
   const int dp = static_cast<int>(ranks / model);
   if (l.dp > 0 && l.dp != dp)
-    user_error(
-        "layout.dp is {}, but {} ranks were started, which makes {}: set it to {} or auto, "
-        "or start {} ranks",
-        l.dp, ranks, dp, dp, l.dp * model);
+    user_error("layout.dp is {}, but {} it {}: set it to {} or auto, or start {}", l.dp,
+               ranks == 1 ? "1 rank makes" : fmt::format("{} ranks make", ranks), dp, dp,
+               format_number(l.dp * model, "rank"));
   l.dp = dp;
   check_batch(l, work);
   check_ramp(l, work);

@@ -266,6 +266,7 @@ TEST_F(PlanSearchCommand, SaysWhyEfficienciesAreAbove100Percent) {
                         "offload"));
   EXPECT_THAT(run("--model llama-1b --machine dgx-h100 --batch 64 --gpus 4 --scaling strong").out,
               Not(HasSubstr("above 100 %")));
+  EXPECT_THAT(mistake(plan + "--gpus 8 --tokens 1e30"), HasSubstr("'1e30' is too large"));
 }
 
 // The dry run names options of its own command only, and says what it does not count.

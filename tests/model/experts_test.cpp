@@ -333,7 +333,7 @@ TEST(Experts, ThatDoNotFitAreRefused) {
   EXPECT_EQ(error_of([](ModelConfig& c) { c.experts->dense_layers = {2}; }),
             "experts.dense_layers names layer 2, but the layers are 0 to 1");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.experts->count = 0; }),
-            "experts.count is missing: give a positive number");
+            "experts.count is missing or 0: give a positive number");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.experts->groups = 2; }),
             "experts.groups is given, but family qwen3_moe has no such thing: remove it");
   EXPECT_EQ(

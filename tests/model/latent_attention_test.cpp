@@ -90,7 +90,7 @@ TEST(LatentAttention, OfWrongSizesIsRefused) {
   EXPECT_EQ(error_of([](ModelConfig& c) { c.latent->rotary_dim = 63, c.head_dim = 0; }),
             "latent.rotary_dim is 63: rotary positions need an even number");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.latent->rank = 0; }),
-            "latent.rank is missing: give a positive number");
+            "latent.rank is missing or 0: give a positive number");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.head_dim = 128; }),
             "head_dim is 128, but plain_dim and rotary_dim of latent add up to 192: remove it");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.kv_heads = 8; }),

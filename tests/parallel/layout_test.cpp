@@ -70,13 +70,13 @@ TEST(FitLayout, SpreadsExpertsOverTensorAndDataRanks) {
   const auto error = [](const Asked& asked, int ranks) {
     return user_error_of([&] { fitted(asked, ranks, mixture()); });
   };
-  EXPECT_THAT(
-      error({.layout = {.ep = 8}, .batch = 8}, 8),
-      HasSubstr("layout.ep is 8, which does not divide the model's 12 experts: use 6 or 12"));
+  EXPECT_THAT(error({.layout = {.ep = 8}, .batch = 8}, 8),
+              HasSubstr("layout.ep is 8, which does not divide the model's 12 experts: use 4"));
   EXPECT_THAT(error({.layout = {.tp = 2, .ep = 3}, .batch = 4}, 8),
               HasSubstr("layout.ep is 3, but experts are on tp 2 ranks times a divisor of 4 data "
-                        "ranks: use 2"));
-  EXPECT_THAT(error({.layout = {.ep = 12}, .batch = 8}, 8), HasSubstr("use 8"));
+                        "ranks: use 2 or 4"));
+  EXPECT_THAT(error({.layout = {.ep = 12}, .batch = 8}, 8), HasSubstr("use 4"))
+      << "8 ranks, and 12 experts";
   EXPECT_THAT(error({.layout = {.zero = 1, .shard_group = 2, .ep = 3}, .batch = 12}, 12),
               HasSubstr("one must divide the other"));
   EXPECT_THAT(error({.layout = {.dispatch = Dispatch::AllToAll}, .batch = 8}, 8),
@@ -86,8 +86,9 @@ TEST(FitLayout, SpreadsExpertsOverTensorAndDataRanks) {
 }
 
 TEST(FitLayout, NamesTheNearestChoices) {
-  EXPECT_THAT(refusal({.layout = {.dp = 4}, .batch = 16}, 8),
-              HasSubstr("layout.dp is 4, but 8 ranks were started, which makes 8: set it to 8"));
+  EXPECT_THAT(
+      refusal({.layout = {.dp = 4}, .batch = 16}, 8),
+      HasSubstr("layout.dp is 4, but 8 ranks make it 8: set it to 8 or auto, or start 4 ranks"));
   EXPECT_THAT(
       refusal({.batch = 16}, 3),
       HasSubstr("batch.global is 16, which is not a multiple of 3 data ranks: use 15 or 18, "
@@ -102,7 +103,7 @@ TEST(FitLayout, NamesTheNearestChoices) {
   EXPECT_THAT(refusal({.layout = {.tp = 3}, .batch = 16}, 8),
               HasSubstr("does not divide 8 ranks: use 2 or 4"));
   EXPECT_THAT(refusal({.layout = {.tp = 2}, .batch = 16}, 1),
-              AllOf(HasSubstr("needs 2 ranks, and 1 was started"),
+              AllOf(HasSubstr("needs 2 ranks, and there is 1: start 2"),
                     HasSubstr("mpirun -np 2 kintsugi train"), HasSubstr("srun -n 2")));
   EXPECT_THAT(refusal({.layout = {.tp = 2, .pp = 4}, .batch = 16}, 4), HasSubstr("mpirun -np 8"));
 }
