@@ -46,7 +46,8 @@ class DoctorCommand : public ProgramTest {
 };
 
 TEST_F(DoctorCommand, ChecksThisProcess) {
-  const Outcome outcome = run_kintsugi("doctor --dir . --seconds 4s --timeout 2min --json out.json");
+  const Outcome outcome =
+      run_kintsugi("doctor --dir . --seconds 4s --timeout 2min --json out.json");
   EXPECT_EQ(outcome.code, 0) << outcome.error;
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("1 rank on 1 node"), HasSubstr("of 4 s"), HasSubstr("doctor: ")));

@@ -20,7 +20,7 @@ struct Finding {
   std::string text = {};                // one line with rank, node and remedy
   std::vector<std::string> nodes = {};  // those at fault, which jobs should avoid; often none
   NodeTrouble kind = NodeTrouble::Sick;
-  bool mistake = false;  // of the user: another attempt fails in the same way
+  bool mistake = false;         // of the user: another attempt fails in the same way
   std::vector<int> ranks = {};  // that it names; often none
 };
 using Findings = std::vector<Finding>;
