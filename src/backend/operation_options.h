@@ -124,6 +124,9 @@ struct RouteOptions {
   std::int64_t groups = 1, top_groups = 1;
   bool normalize = true;  // the weights of a token are divided by their sum
   double scale = 1.0;     // of the weights
+  // For timing: token t chooses the experts t k to t k + k - 1, modulo their number, whatever their
+  // scores.
+  bool even = false;
 };
 
 // Losses of a router that depend on its logits alone, as gradients. The probabilities of a token

@@ -146,7 +146,7 @@ struct ExpertsSpec {
   // As in RouteOptions:
   bool sigmoid = false;
   std::int64_t groups = 1, top_groups = 1;
-  bool normalize = true;
+  bool normalize = true, even = false;
   double scale = 1;
   // Losses that keep the experts in balance (BalanceConfig), and the row of expert_counts:
   double balance_loss = 0, z_loss = 0;

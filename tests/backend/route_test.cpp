@@ -190,6 +190,23 @@ TEST_P(RouteTest, TheFirstOfEqualsIsChosen) {
               (Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}));
 }
 
+// With the weights of the scores of these experts.
+TEST_P(RouteTest, EvenChoicesIgnoreTheScores) {
+  const RouteSize s = {5, 4, 3};
+  const Values logits = rounded(normal(s.tokens * s.experts), accumulator());
+  for (RouteOptions options : all_options()) {
+    options.even = true;
+    const Routed found = route(logits, {}, s, options);
+    EXPECT_EQ(found.ids, (Ids{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2}));
+    const std::vector<Values> rows = rows_of(logits, s.experts);
+    for (std::size_t token = 0; token < rows.size(); ++token)
+      expect_close("weights", Values(&found.weights[token * 3], &found.weights[token * 3] + 3),
+                   weights_of(scores_of(rows[token], options.scores),
+                              {&found.ids[token * 3], &found.ids[token * 3] + 3}, options),
+                   accumulator(), {32, accumulator()});
+  }
+}
+
 // A token that the bias leads to other experts weighs them by their scores.
 TEST_P(RouteTest, ABiasChangesOnlyTheChoice) {
   const RouteSize s = {6, 12, 3};

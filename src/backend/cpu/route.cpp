@@ -71,7 +71,11 @@ void CpuBackend::do_route(Tensor ids, Tensor weights, Tensor logits, Tensor bias
         choice[e] = scores[e] + (bias ? bias.as<A>()[e] : A(0));
       keep_best_groups(choice, experts, options);
       std::int32_t* const id = ids.as<std::int32_t>() + token * k;
-      choose(id, choice, experts, k);
+      if (options.even)
+        for (std::int64_t slot = 0; slot < k; ++slot)
+          id[slot] = static_cast<std::int32_t>((token * k + slot) % experts);
+      else
+        choose(id, choice, experts, k);
       A* const weight = weights.as<A>() + token * k;
       A sum = options.scores == RouteScores::Sigmoid ? static_cast<A>(kSmallest) : A(0);
       for (std::int64_t slot = 0; slot < k; ++slot) sum += weight[slot] = scores[id[slot]];

@@ -68,7 +68,8 @@ struct StandardModel {
 };
 constexpr StandardModel kGpuModels[] = {
     {"gpt2-1.5b", 1024}, {"llama-1b", 2048}, {"llama-8b", 4096}};
-constexpr StandardModel kCpuModels[] = {{"gpt2-tiny", 64}, {"llama-tiny", 64}, {"moe-tiny", 64}};
+constexpr StandardModel kSmallModels[] = {
+    {"gpt2-tiny", 64}, {"llama-tiny", 64}, {"moe-tiny", 64}};
 
 }  // namespace
 
@@ -206,8 +207,9 @@ bool Acceptance::probe() {
   gpus_ = !ranks.front().binding.gpu.empty();
   report_.device = ranks.front().device.name;
   report_.nodes = static_cast<int>(NodeGroups(nodes_of(ranks)).names.size());
-  // CPU ranks may share cores and memory with other programs: only very slow ones fail.
-  const DoctorLimits limits{.failed = gpus_ ? 0.85 : 0.2};
+  // Ranks on CPU cores or on one GPU wait for each other and for other programs: only very slow ones
+  // fail.
+  const DoctorLimits limits{.failed = own_gpus() ? 0.85 : 0.2};
   Findings findings = judge_binding(ranks, options_.share_gpu);
   for (const Findings& more :
        {judge_devices(ranks, limits, {}), judge_links(ranks, limits, {}),
@@ -239,7 +241,7 @@ const RunSteps* Acceptance::one_rank(const LossCase& one) {
                   small_model_yaml(one.experts),
                   yaml_quoted((options_.directory / kCorpus).string()), kSmallLength,
                   small_batch(options_.ranks), one.muon ? "muon" : "adamw", kLossSteps));
-  const AcceptTrial trial = train(name, file, 1, {});
+  const AcceptTrial trial = train(name, file, 1, {"energy.enabled=false"});
   if (!trial.ran()) {
     add_failed({.part = "losses", .name = name}, trial, "see the log");
     return nullptr;
@@ -253,8 +255,9 @@ void Acceptance::judge_case(const LossCase& one, const std::string& name) {
   const fs::path file =
       options_.directory /
       fmt::format("one-rank{}{}.yaml", one.experts ? "-experts" : "", one.muon ? "-muon" : "");
-  const AcceptTrial trial =
-      train(name, file.string(), options_.ranks, layout_overrides(one.layout));
+  std::vector<std::string> overrides = layout_overrides(one.layout);
+  overrides.emplace_back("energy.enabled=false");  // finding the meters takes longer than the steps
+  const AcceptTrial trial = train(name, file.string(), options_.ranks, overrides);
   if (!trial.ran() && was_cut(trial))
     return add_failed({.part = "losses", .name = one.name}, trial, "");
   compared_.push_back(one);
@@ -278,7 +281,7 @@ void Acceptance::losses(const std::vector<LossCase>& cases) {
 
 void Acceptance::recovery() {
   RecoveryFacts facts;
-  const int steps = gpus_ ? 400 : 60, every = gpus_ ? 50 : 10;
+  const int steps = own_gpus() ? 400 : 60, every = own_gpus() ? 50 : 10;
   const std::string file = write_config(
       "recovery",
       fmt::format("model: {{preset: {}}}\n"
@@ -288,7 +291,7 @@ void Acceptance::recovery() {
                   "train: {{steps: {}, eval_every: 0, checkpoint_every: {}, log_every: 10, "
                   "precision: {}}}\n"
                   "layout: {{zero: {}}}\n",
-                  gpus_ ? "gpt2-124m" : "llama-tiny",
+                  own_gpus() ? "gpt2-124m" : "llama-tiny",
                   yaml_quoted((options_.directory / kCorpus).string()), options_.ranks, steps,
                   every, gpus_ ? "bf16" : "fp32", options_.ranks > 1 ? 1 : 0));
   const std::vector<std::string> same_bits = {"comm.deterministic=true", "gpu.deterministic=true"};
@@ -407,7 +410,7 @@ SpeedFacts Acceptance::measure_speed(const RunConfig& config, const std::string&
 void Acceptance::speed() {
   double needed_s = launch_s_;
   std::string energy_of;
-  for (const StandardModel& model : gpus_ ? kGpuModels : kCpuModels) {
+  for (const StandardModel& model : own_gpus() ? kGpuModels : kSmallModels) {
     const std::string file = write_config(
         model.name,
         fmt::format("model: {{preset: {}}}\n"
@@ -431,7 +434,7 @@ void Acceptance::speed() {
       energy_of = fmt::format("speed-{:02}", report_.speed.size());
     }
   }
-  add(judge_speed(report_.speed, gpus_, {}));
+  add(judge_speed(report_.speed, own_gpus(), {}));
   const RunSteps steps = energy_of.empty() ? RunSteps{} : read_steps(run_of(energy_of));
   std::set<std::string> gpus;
   for (const ProbeFacts& rank : ranks_)

@@ -58,6 +58,7 @@ class Acceptance {
   // Whether a trial says nothing about the machine, because it was ended too early.
   bool was_cut(const AcceptTrial& trial) const;
   double elapsed_s() const;
+  bool own_gpus() const { return gpus_ && !options_.share_gpu; }  // every rank has its own
   AcceptTrial start(const std::string& name, int ranks, const std::vector<std::string>& arguments,
                     const std::function<void(const std::string&)>& meanwhile = {}) const;
   // Trains a configuration of `directory`, without what is already in its run directory.

@@ -107,6 +107,7 @@ ExpertsSpec experts_spec(const ModelConfig& config, int layer, const ExpertNames
                    .groups = experts.groups,
                    .top_groups = experts.top_groups,
                    .normalize = experts.normalize,
+                   .even = config.balance.even,
                    .scale = experts.scale,
                    .balance_loss = config.balance.loss,
                    .z_loss = config.balance.z_loss,

@@ -268,7 +268,8 @@ class Experts final : public Sublayer {
             .groups = spec_.groups,
             .top_groups = spec_.top_groups,
             .normalize = spec_.normalize,
-            .scale = spec_.scale};
+            .scale = spec_.scale,
+            .even = spec_.even};
   }
   ExpertRows rows(const LayerRun& run) const {
     const auto bound = static_cast<double>(std::min(spec_.chosen, own_));

@@ -100,7 +100,7 @@ __device__ Ranked<A> next_ranked(const A* values, int count, const Ranked<A>& la
 
 struct RouteShape {
   int tokens, experts, k, groups, top_groups;
-  bool softmax, normalize;
+  bool softmax, normalize, even;
   double scale;
 };
 
@@ -154,7 +154,10 @@ __global__ void __launch_bounds__(kMaxTeams* kTeam)
   A sum = shape.softmax ? A(0) : static_cast<A>(kSmallest);
   Ranked<A> last = {infinity<A>(), -1};
   for (int slot = 0; slot < k; ++slot) {
-    last = next_ranked(choice, experts, last, lane);
+    if (shape.even)
+      last.index = (at.token % experts * k + slot) % experts;
+    else
+      last = next_ranked(choice, experts, last, lane);
     const A score = scores[last.index];
     sum += score;
     if (lane != slot % kTeam) continue;
@@ -342,6 +345,7 @@ RouteShape route_shape(const Tensor& ids, const Tensor& logits, const RouteOptio
           .top_groups = static_cast<int>(options.top_groups),
           .softmax = options.scores == RouteScores::Softmax,
           .normalize = options.normalize,
+          .even = options.even,
           .scale = options.scale};
 }
 
@@ -397,14 +401,7 @@ void route_statistics(const Context& context, Tensor counts, Tensor probabilitie
   const std::int64_t sequences = counts.extent(0), experts = logits.extent(1),
                      length = logits.extent(0) / sequences;
   if (counts.elements() == 0) return;
-  const RouteShape shape = {.tokens = static_cast<int>(logits.extent(0)),
-                            .experts = static_cast<int>(experts),
-                            .k = static_cast<int>(ids.extent(1)),
-                            .groups = 1,
-                            .top_groups = 1,
-                            .softmax = options.scores == RouteScores::Softmax,
-                            .normalize = false,
-                            .scale = 1};
+  const RouteShape shape = route_shape(ids, logits, options);
   const auto chunks = static_cast<int>(ceil_div<std::int64_t>(length, kChunkTokens)),
              all = chunks * static_cast<int>(sequences);
   visit_accumulator(logits, [&]<class A>() {
