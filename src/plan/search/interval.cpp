@@ -35,10 +35,12 @@ StepKind step_kind(const PlanJob& job, const Evaluation& e, const Machine& machi
   return e.layout.ranks() > machine.node.gpus ? StepKind::Nodes : StepKind::Node;
 }
 
-std::string StepInterval::text() const {
+std::string interval_text(double within) {
   return within < kLarge ? fmt::format("± {:.0f} %", 100 * (within - 1))
                          : fmt::format("within a factor of {:.1f}", within);
 }
+
+std::string StepInterval::text() const { return interval_text(within); }
 
 std::string StepInterval::short_text() const {
   return within < kLarge ? fmt::format("{:.0f}%", 100 * (within - 1))
