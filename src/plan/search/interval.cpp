@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/yaml_reader.h"
-#include "plan/search/embedded_intervals.h"
+#include "plan/machines/descriptions.h"
 
 namespace kintsugi {
 
@@ -53,11 +53,8 @@ const StepInterval& StepIntervals::of(StepKind kind) const {
 }
 
 StepIntervals parse_step_intervals(const std::string& text, const std::string& source) {
-  const YamlDocument document(text, source);
   StepIntervals intervals;
-  YamlKeys keys;
-  describe(keys, intervals);
-  YamlReader(document, keys.keys()).read(intervals);
+  read_document(YamlDocument(text, source), intervals);
   for (std::size_t kind = 0; kind < kEnumWords<StepKind>.size(); ++kind)
     if (std::count_if(intervals.kinds.begin(), intervals.kinds.end(), [&](const StepInterval& one) {
           return one.kind == static_cast<StepKind>(kind);
