@@ -24,14 +24,13 @@ foreach(fake ${fakes})
   set_target_properties(${fake} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
 endforeach()
 target_compile_definitions(fake_nvml_old PRIVATE WITHOUT_ENERGY)
-# Notes calls of a program that is started with it (LD_PRELOAD).
-add_library(fake_call_log MODULE tests/fakes/call_log.cpp)
-set_target_properties(fake_call_log PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
-target_link_libraries(fake_call_log PRIVATE ${CMAKE_DL_LIBS})
-add_library(fake_wrong_group MODULE tests/fakes/wrong_group.cpp)
-set_target_properties(fake_wrong_group PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
-target_link_libraries(fake_wrong_group PRIVATE ${CMAKE_DL_LIBS})
-list(APPEND fakes fake_call_log fake_wrong_group)
+# Libraries for LD_PRELOAD: a log of calls, slow links, wrong groups.
+foreach(fake call_log slow_link wrong_group)
+  add_library(fake_${fake} MODULE tests/fakes/${fake}.cpp)
+  set_target_properties(fake_${fake} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
+  target_link_libraries(fake_${fake} PRIVATE ${CMAKE_DL_LIBS})
+  list(APPEND fakes fake_${fake})
+endforeach()
 
 # The operation tests, which also run on emulated GPUs (emulator.cmake). Optimised: they spend their time in their references.
 file(GLOB backend_tests CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/backend/*_test.cpp)

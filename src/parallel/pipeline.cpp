@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
+#include <queue>
 #include <span>
 #include <tuple>
+#include <utility>
 
 #include "backend/phase.h"
 #include "core/error.h"
@@ -103,21 +106,27 @@ Buffers assign_buffers(std::span<const ChunkIntervals> chunks, Intervals ChunkIn
   }
   std::ranges::sort(
       users, [](const User& a, const User& b) { return a.interval.begin < b.interval.begin; });
-  std::vector<int> busy_until;  // by buffer
-  const auto assign = [&] {
+  // A heap of the buffers, the one that is free first on top.
+  using Busy = std::pair<int, int>;  // until when, and the buffer
+  const auto assign = [&](int count) {
+    std::vector<Busy> all;
+    for (int buffer = 0; buffer < count; ++buffer) all.emplace_back(-1, buffer);
+    std::priority_queue<Busy, std::vector<Busy>, std::greater<>> busy({}, std::move(all));
     for (const User& user : users) {
-      auto oldest = std::ranges::min_element(busy_until);
-      if (oldest == busy_until.end() || *oldest >= user.interval.begin)
-        oldest = busy_until.insert(busy_until.end(), -1);
-      *oldest = user.interval.end;
-      buffers.of[user.chunk][user.micro_batch] = static_cast<int>(oldest - busy_until.begin());
+      int buffer = count;
+      if (busy.empty() || busy.top().first >= user.interval.begin) {
+        ++count;
+      } else {
+        buffer = busy.top().second;
+        busy.pop();
+      }
+      busy.emplace(user.interval.end, buffer);
+      buffers.of[user.chunk][user.micro_batch] = buffer;
     }
+    return count;
   };
-  assign();  // finds the number of buffers
-  const int fewest = static_cast<int>(busy_until.size());
-  busy_until.assign(static_cast<std::size_t>(std::clamp(most, fewest, fewest + more)), -1);
-  assign();
-  buffers.count = static_cast<int>(busy_until.size());
+  const int fewest = assign(0);
+  buffers.count = assign(std::clamp(most, fewest, fewest + more));
   return buffers;
 }
 

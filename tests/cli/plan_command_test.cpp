@@ -18,6 +18,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -41,7 +42,8 @@ TEST_F(PlanCommand, PlansTheStagesOfARun) {
               AllOf(HasSubstr("stage 1 of 2 (short): 64 sequences of 4096 tokens per step"),
                     HasSubstr("stage 2 of 2 (long): 16 sequences of 16384 tokens per step"),
                     HasSubstr("38147 steps, "), HasSubstr("3815 steps, "),
-                    HasSubstr("All stages, each with its first layout: 11 B tokens, 41962 steps")));
+                    HasSubstr("All stages, each with its first layout: 11 B tokens, 41962 steps"),
+                    ContainsRegex("All stages.*; days, energy and cost ± [0-9]+ % from the step")));
   EXPECT_THAT(mistake("--config run.yaml --gpus 8"), HasSubstr("--config needs --machine"));
   EXPECT_THAT(mistake("--config run.yaml --length 8" + on), HasSubstr("--length has no effect"));
   EXPECT_THAT(mistake("tune run.yaml --machine dgx-h100 --gpus 8"), HasSubstr("it has stages"));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -181,7 +182,8 @@ TEST_F(PlanSearchCommand, ScalingPricesTheRun) {
   EXPECT_EQ(table.code, 0) << table.error;
   EXPECT_THAT(table.out, AllOf(HasSubstr("days       MWh        EUR  layout"),
                                HasSubstr("Days and MWh of nodes with PUE: of 10 B tokens"),
-                               HasSubstr("On 16 GPUs: Failures: ")));
+                               HasSubstr("On 16 GPUs: Failures: "), HasSubstr("GPU ±    "),
+                               HasSubstr("all columns of the row except the efficiency.")));
   const json rows = json::parse(run(scaling + "--json").out)["rows"];
   ASSERT_EQ(rows.size(), 5u);
   for (const json& row : rows) {
@@ -190,6 +192,11 @@ TEST_F(PlanSearchCommand, ScalingPricesTheRun) {
     EXPECT_EQ(row["run"], alone["best"][0]["run"]);
     EXPECT_EQ(row["layout"], alone["best"][0]["layout"]);
     EXPECT_EQ(row["accumulation"], alone["best"][0]["accumulation"]);
+    json interval = alone["best"][0]["interval"];
+    interval.erase("equals_best");
+    EXPECT_EQ(row["interval"], interval);
+    const int percent = static_cast<int>(std::lround(100 * interval["factor"].get<double>())) - 100;
+    EXPECT_THAT(table.out, HasSubstr(" " + std::to_string(percent) + "% "));
   }
   EXPECT_THAT(run("--model llama-1b --machine dgx-h100 --batch 64 --gpus 4 --scaling strong").out,
               Not(HasSubstr("MWh")));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <set>
 
 #include "plan/costs/footprint.h"
@@ -414,6 +415,38 @@ TEST(Search, TriesLimitsAsGiven) {
   EXPECT_GT(count({.gpus = 16, .micro = 21}), 0);
   EXPECT_EQ(count({.gpus = 16, .micro = 5}), 0);
   EXPECT_GT(count({.gpus = 16, .tp = 16}), 0);
+}
+
+// Processor time of this thread, so that other work does not count.
+double layouts_per_s(PlanJob job, const char* machine, const SearchLimits& limits) {
+  const auto thread_s = [] {
+    timespec now = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  Planner planner(std::move(job), load_machine(machine));
+  const double begin = thread_s();
+  const std::int64_t layouts = search_layouts(planner, limits).layouts;
+  return static_cast<double>(layouts) / (thread_s() - begin);
+}
+
+// Long pipelines with many micro-batches cost at most four times as much per layout as those of a
+// model that needs none (measured: 2.6 times).
+TEST(Search, LongPipelinesAreCheap) {
+  const PlanJob large{.model = load_preset("gpt-175b"), .length = 2048, .batch = 10240};
+  EXPECT_GT(layouts_per_s(large, "frontier", {.gpus = 1024, .schedule = "interleaved"}),
+            layouts_per_s(small_job(), "dgx-h100", {.gpus = 16}) / 4);
+}
+
+// The intervals of two stages, weighted with their days: 10 days ± 10 % and 30 days ± 50 % take at
+// most 11 + 45 days.
+TEST(Footprint, IntervalsOfStagesAreAdded) {
+  RunFootprint total{.days = 10, .within = 1.1};
+  total += RunFootprint{.days = 30, .within = 1.5};
+  EXPECT_NEAR(total.days * total.within, 56, 1e-9);
+  total = {};
+  total += RunFootprint{};
+  EXPECT_EQ(total.within, 1);
 }
 
 // Cost per billion tokens: at 3.6 EUR per hour and 1000 tokens/s a GPU takes a million seconds.

@@ -165,13 +165,13 @@ bool SlurmCluster::available() {
   return run_shell("command -v slurmctld slurmd munged srun sbatch > /dev/null 2>&1") == 0;
 }
 
-SlurmCluster::SlurmCluster() {
+SlurmCluster::SlurmCluster(int nodes) {
   std::string name = (fs::temp_directory_path() / "kintsugi-slurm-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) failure("no temporary directory");
   directory_ = name;
   const fs::path variables = directory_ / "variables";
-  if (run_shell(fmt::format("{}/tests/slurm/cluster.sh start {} 4 > {} 2> {}/start.log",
-                            source_directory(), name, variables.string(), name)) != 0)
+  if (run_shell(fmt::format("{}/tests/slurm/cluster.sh start {} {} > {} 2> {}/start.log",
+                            source_directory(), name, nodes, variables.string(), name)) != 0)
     failure("the Slurm cluster does not start: {}", content(directory_ / "start.log"));
   std::istringstream lines(content(variables));
   for (std::string line; std::getline(lines, line);)

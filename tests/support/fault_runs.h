@@ -34,11 +34,11 @@ const char* to_string(Fault fault);
 bool needs_slurm(Fault fault);
 bool needs_root(Fault fault);  // to mount a small file system
 
-// A Slurm cluster of four nodes on this machine (tests/slurm/cluster.sh).
+// A Slurm cluster on this machine (tests/slurm/cluster.sh).
 class SlurmCluster {
  public:
-  static bool available();  // Slurm and munge are installed
-  SlurmCluster();           // throws Failure if it does not start
+  static bool available();               // Slurm and munge are installed
+  explicit SlurmCluster(int nodes = 4);  // throws Failure if it does not start
   ~SlurmCluster();
   SlurmCluster(const SlurmCluster&) = delete;
   SlurmCluster& operator=(const SlurmCluster&) = delete;

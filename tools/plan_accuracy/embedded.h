@@ -1,16 +1,11 @@
 #pragma once
 
-#include <string>
-#include <vector>
+#include "plan/machines/descriptions.h"
 
 namespace kintsugi {
 
-// The files of programs/ and machines/, compiled in by cmake/embed_presets.cmake.
-struct EmbeddedDescription {
-  std::string name;
-  std::string yaml;
-};
-const std::vector<EmbeddedDescription>& embedded_programs();
-const std::vector<EmbeddedDescription>& embedded_measured_machines();
+// The files of programs/ and machines/.
+const Descriptions& embedded_programs();
+const Descriptions& embedded_measured_machines();
 
 }  // namespace kintsugi

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <sstream>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "plan_accuracy/embedded.h"
 
 namespace kintsugi {
@@ -114,10 +112,9 @@ void apply(const ProgramOption& option, Program& program) {
 }
 
 // The program that `like` names, before the keys of the file are read.
-Program base_of(const YamlDocument& document, const std::vector<std::string>& keys,
-                const std::string& source) {
+Program base_of(const YamlDocument& document, const std::string& source) {
   Program named;
-  YamlReader(document, keys).read(named);
+  read_document(document, named);
   if (named.like.empty()) return {};
   for (const EmbeddedDescription& program : embedded_programs())
     if (program.name == named.like && source != "program " + program.name)
@@ -129,11 +126,8 @@ Program base_of(const YamlDocument& document, const std::vector<std::string>& ke
 
 Program parse_program(const std::string& text, const std::string& source) {
   const YamlDocument document(text, source);
-  YamlKeys keys;
-  Program program;
-  describe(keys, program);
-  program = base_of(document, keys.keys(), source);
-  YamlReader(document, keys.keys()).read(program);
+  Program program = base_of(document, source);
+  read_document(document, program);
   for (const ProgramOption& option : program.options) {
     Program copy = program;
     try {
@@ -145,20 +139,12 @@ Program parse_program(const std::string& text, const std::string& source) {
   return program;
 }
 
-std::vector<std::string> program_names() {
-  std::vector<std::string> names;
-  for (const EmbeddedDescription& program : embedded_programs()) names.push_back(program.name);
-  return names;
-}
+std::vector<std::string> program_names() { return names_of(embedded_programs()); }
 
 Program load_program(const std::string& name_or_path) {
-  for (const EmbeddedDescription& program : embedded_programs())
-    if (program.name == name_or_path) return parse_program(program.yaml, "program " + program.name);
-  if (std::filesystem::is_regular_file(name_or_path))
-    return parse_program(read_text_file(name_or_path), name_or_path);
-  const std::string near = nearest_word(name_or_path, program_names());
-  user_error("there is no program or file '{}'{}; plan_accuracy --programs lists them",
-             name_or_path, near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+  const auto [yaml, source] = find_description("program", embedded_programs(), name_or_path,
+                                               "plan_accuracy --programs lists them");
+  return parse_program(yaml, source);
 }
 
 Program with_options(Program program, const std::string& words) {
@@ -189,9 +175,13 @@ double slow_chance(const Program& program, double nodes) {
 }
 
 Machine load_measured_machine(const std::string& name_or_path) {
-  for (const EmbeddedDescription& machine : embedded_measured_machines())
-    if (machine.name == name_or_path) return parse_machine(machine.yaml, "machine " + machine.name);
-  return load_machine(name_or_path);
+  static const Descriptions all = [] {
+    Descriptions machines = embedded_measured_machines();
+    machines.insert(machines.end(), embedded_machines().begin(), embedded_machines().end());
+    return machines;
+  }();
+  const auto [yaml, source] = find_description("machine", all, name_or_path, kMachineHint);
+  return parse_machine(yaml, source);
 }
 
 }  // namespace kintsugi

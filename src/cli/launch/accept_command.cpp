@@ -205,6 +205,15 @@ void run_accept(const AcceptArguments& arguments) {
 
 }  // namespace
 
+void add_accept_parts(CLI::App& command, std::vector<std::string>& parts) {
+  AddOption{command}("--parts", parts,
+                     fmt::format("Of the acceptance test only these, separated by commas: {}; "
+                                 "groups and links are always measured",
+                                 fmt::join(accept_parts(), ", ")),
+                     CLI::IsMember(accept_parts()))
+      ->delimiter(',');
+}
+
 void add_accept_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "accept", "Test the program and the plan on a machine: groups, speed, recovery, energy");
@@ -234,11 +243,7 @@ void add_accept_command(CLI::App& app) {
       "s "
       "after it",
       TypeName{"TIME"}, duration(between(1, 1e6)), kShowDefault);
-  add("--parts", arguments->parts,
-      fmt::format("Of these only, separated by commas: {}; groups and links are always measured",
-                  fmt::join(accept_parts(), ", ")),
-      CLI::IsMember(accept_parts()))
-      ->delimiter(',');
+  add_accept_parts(*command, arguments->parts);
   CLI::Option* const probe =
       add("--probe", arguments->probe,
           "Only measure groups and links, on all ranks of this launch, and write the facts to this "

@@ -113,7 +113,8 @@ bool Acceptance::has_time(const std::string& what, double needed_s) {
 
 void Acceptance::add(const AcceptChecks& checks) {
   for (const AcceptCheck& one : checks) {
-    log_note("{}, {}: {}: {}", one.part, one.name, to_string(one.verdict), one.text);
+    if (one.verdict == Verdict::Fail)  // the report at the end has all of them
+      log_warning("{}, {}: {}: {}", one.part, one.name, to_string(one.verdict), one.text);
     report_.checks.push_back(one);
   }
 }
@@ -473,6 +474,7 @@ void Acceptance::do_parts() {
   const auto begins = [&](const char* part) {
     const bool now = wants(part) && StopSignals::received() == nullptr;
     if (now) part_ = part;
+    if (now) log_note("{}, after {}", part, format_duration(elapsed_s()));
     return now;
   };
   const auto ends = [&](bool complete) {

@@ -13,6 +13,10 @@
 #include "launch/accept/trial.h"
 #include "train/config/config.h"
 
+namespace CLI {
+class App;
+}
+
 namespace kintsugi {
 
 struct AcceptOptions {
@@ -27,6 +31,7 @@ struct AcceptOptions {
 };
 // In the order in which they are done.
 const std::vector<std::string>& accept_parts();
+void add_accept_parts(CLI::App& command, std::vector<std::string>& parts);  // --parts
 
 // The whole test: starts the trials one after the other, and judges what they wrote.
 class Acceptance {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/launch/acceptance.h"
 #include "cli/launch/prepare.h"
 #include "cli/launch/watch.h"
 #include "cli/options.h"
@@ -178,6 +179,7 @@ struct LaunchArguments {
   LaunchRequest request = {};
   std::string time, signal;  // durations; empty: the defaults
   std::string status, cancel, follow, collect, accept, supervise, deputy;  // directories
+  std::vector<std::string> parts = {};  // of --accept; empty: all
   bool now = false;
   bool show_topology = false;
   std::string csv, markdown;
@@ -186,7 +188,7 @@ struct LaunchArguments {
 
 // The task is the first option of a list that was given, or else a launch. Other options than those
 // it takes are refused.
-void refuse_idle_options(const CLI::App& command) {
+void refuse_idle_options(const CLI::App& command, const std::string& config) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> tasks = {
       {"--status", {}},
       {"--cancel", {"--now"}},
@@ -194,7 +196,8 @@ void refuse_idle_options(const CLI::App& command) {
       {"--collect", {"--csv", "--markdown", "--overwrite"}},
       {"--accept",
        {"--machine", "--nodes", "--ranks-per-node", "--time", "--account", "--partition",
-        "--exclude", "--cpu-bind", "--topology", "--name", "--print", "--allow-undriven-gpus"}},
+        "--exclude", "--cpu-bind", "--topology", "--name", "--print", "--allow-undriven-gpus",
+        "--parts"}},
       {"--supervise", {}},
       {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
@@ -209,11 +212,12 @@ void refuse_idle_options(const CLI::App& command) {
     if (!has(given, task)) continue;
     for (const std::string& name : given)
       if (name != task && !has(takes, name))
-        user_error("{} has no effect with {}: remove one of them", name, task);
+        user_error("{} has no effect with {}: remove one of them",
+                   name == "config" ? "the configuration " + config : name, task);
     return;
   }
   for (const std::string& name : given)
-    if (has({"--ranks", "--now", "--csv", "--markdown", "--overwrite"}, name))
+    if (has({"--ranks", "--now", "--parts", "--csv", "--markdown", "--overwrite"}, name))
       user_error("{} has no effect here: see kintsugi launch --help", name);
 }
 
@@ -311,13 +315,18 @@ void launch_accept(LaunchArguments& arguments) {
     user_error("--time {} is more than a job of {} may take", arguments.time, machine.name);
   const bool file = fs::exists(request.machine);
   const DeviceChoice device = device_for(request, machine, DeviceChoice::Auto);
-  const std::string script = command_script(
-      machine, options, paths, job,
-      {paths.program, "accept", "--output", output.string(), "--machine",
-       file ? fs::absolute(request.machine).string() : request.machine, "--device",
-       std::string(to_string(device)), "--ranks", std::to_string(job.ranks()), "--ranks-per-node",
-       std::to_string(job.ranks_per_node), "--budget",
-       fmt::format("{:.0f}s", kAcceptPart * options.time_s), "--launch", launcher_text(job)});
+  std::vector<std::string> words = {
+      paths.program,      "accept",
+      "--output",         output.string(),
+      "--machine",        file ? fs::absolute(request.machine).string() : request.machine,
+      "--device",         std::string(to_string(device)),
+      "--ranks",          std::to_string(job.ranks()),
+      "--ranks-per-node", std::to_string(job.ranks_per_node),
+      "--budget",         fmt::format("{:.0f}s", kAcceptPart * options.time_s),
+      "--launch",         launcher_text(job)};
+  if (!arguments.parts.empty())
+    words.insert(words.end(), {"--parts", fmt::format("{}", fmt::join(arguments.parts, ","))});
+  const std::string script = command_script(machine, options, paths, job, words);
   if (request.print) {
     fmt::print("{}", script);
     return note_unknown_gpus(request);
@@ -338,7 +347,7 @@ void launch_accept(LaunchArguments& arguments) {
 }
 
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {
-  refuse_idle_options(command);
+  refuse_idle_options(command, arguments.request.config);
   if (!arguments.status.empty()) return show_runs(arguments.status);
   if (!arguments.cancel.empty()) return cancel_runs(arguments.cancel, arguments.now);
   if (!arguments.follow.empty()) return follow_run(arguments.follow);
@@ -418,6 +427,7 @@ void add_task_options(CLI::App& command, LaunchArguments& arguments) {
       "Submit a job that tests the program and the plan on --nodes nodes of --machine, and writes "
       "its report to this directory (kintsugi accept; 20 min unless --time is given)",
       TypeName{"DIR"});
+  add_accept_parts(command, arguments.parts);
   add("--supervise", arguments.supervise, "Used by job scripts: runs a job", TypeName{"RUN_DIR"});
   add("--deputy", arguments.deputy,
       "Used by the supervisor: requeues the job if the supervisor's node dies",

@@ -103,10 +103,9 @@ std::string no_failures_text(const RunFootprint& f, const Machine& machine, Prin
   return fmt::format("\nFailures of nodes are not counted: {}.", why);
 }
 
-std::string run_line(const RunFootprint& f, const Machine& machine, const StepInterval& interval,
+std::string run_line(const RunFootprint& f, const Machine& machine,
                      PrintedBy command = PrintedBy::Plan) {
   std::string text = footprint_text(f, machine);
-  text += fmt::format("; days, energy and cost {} from the step time alone", interval.text());
   text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s)
     text += fmt::format(" and takes {} {}", format_duration(*f.checkpoint_s), rate_text(f.storage));
@@ -133,13 +132,16 @@ std::string unmeasured_text(const Machine& machine) {
   return fmt::format(" The efficiency of {} is assumed: errors may be larger.", machine.gpu.name);
 }
 
+constexpr const char* kPlusMinus =
+    "±: 90 % of measured rows of the same kind were as near to their prediction";
+
 // What ± and = mean in the table.
 std::string interval_legend(const SearchResult& result, const Planner& planner) {
   const auto equals = std::count_if(
       result.best.begin() + 1, result.best.end(),
       [&](const Evaluation& e) { return !told_apart(planner, e, result.best.front()); });
   return fmt::format(
-      "±: 90 % of measured rows of the same kind were as near to their prediction.{}{}{}\n",
+      "{}; it holds for kJ/step too.{}{}{}\n", kPlusMinus,
       result.risk ? " The layouts are ordered by the upper end." : "",
       equals > 0 ? " =: its difference to the first layout is within the error of differences."
                  : "",
@@ -194,7 +196,13 @@ std::string footprint_text(const RunFootprint& f, const Machine& machine) {
     text +=
         fmt::format("; {}{}", co2, f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
-  return text;
+  return text + fmt::format("; days, energy and cost {} from the step time alone",
+                            interval_text(f.within));
+}
+
+std::string scaling_legend(const Machine& machine) {
+  return fmt::format("{}; it holds for all columns of the row except the efficiency.{}\n",
+                     kPlusMinus, unmeasured_text(machine));
 }
 
 std::string legend(const std::vector<Evaluation>& rows) {
@@ -284,7 +292,7 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
     text += fmt::format(
         "{} with the first layout: {}", tokens_text(tokens),
         run_line(footprint_of(result.best.front(), planner.job(), planner.machine(), tokens),
-                 planner.machine(), interval_of(planner, result.best.front())));
+                 planner.machine()));
   return text;
 }
 
@@ -342,7 +350,7 @@ std::string explained_time(const Planner& planner, const Evaluation& e, double t
   if (tokens > 0)
     text += fmt::format("{}: {}", tokens_text(tokens),
                         run_line(footprint_of(e, planner.job(), planner.machine(), tokens),
-                                 planner.machine(), interval, command));
+                                 planner.machine(), command));
   if (l.pp > 1) {
     const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
     text += fmt::format("\nPipeline, drawn with {} of {} stages and {} of {} micro-batches:\n{}",
@@ -396,16 +404,14 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine, bool
                                                     : nlohmann::ordered_json(e.node_joule)}};
 }
 
-nlohmann::ordered_json interval_json(const Planner& planner, const Evaluation& e,
-                                     const Evaluation& best) {
-  const StepInterval& interval = interval_of(planner, e);
+nlohmann::ordered_json interval_json(const StepInterval& interval, double step_s,
+                                     const Machine& machine) {
   return {{"level", 0.9},
           {"kind", YamlScalar<StepKind>::format(interval.kind)},
           {"factor", interval.within},
-          {"step_time_low_s", e.step_s / interval.within},
-          {"step_time_high_s", e.step_s * interval.within},
-          {"efficiency_assumed", planner.machine().assumes("gpu.gemm_efficiency")},
-          {"equals_best", !told_apart(planner, e, best)}};
+          {"step_time_low_s", step_s / interval.within},
+          {"step_time_high_s", step_s * interval.within},
+          {"efficiency_assumed", machine.assumes("gpu.gemm_efficiency")}};
 }
 
 nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
@@ -452,7 +458,8 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   for (const Evaluation& e : result.best) {
     best.push_back(to_json(e, machine, request.experts));
     best.back()["accumulation"] = micro_batches_per_step(e.layout, job.batch);
-    best.back()["interval"] = interval_json(planner, e, result.best.front());
+    best.back()["interval"] = interval_json(interval_of(planner, e), e.step_s, machine);
+    best.back()["interval"]["equals_best"] = !told_apart(planner, e, result.best.front());
     best.back()["stage_memory_bytes"] =
         stage_table(planner.memory(e.layout, e.offload), true).json();
     if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
@@ -504,6 +511,7 @@ std::string scaling_json(const std::vector<ScalingRow>& rows, const Machine& mac
     if (const double price = machine.facility.eur_per_gpu_hour; price >= 0)
       one["euro_per_billion_tokens"] = 1e9 / row.evaluation.tokens_per_s_per_gpu / 3600 * price;
     one.update(to_json(row.evaluation, machine, request.experts));
+    one["interval"] = interval_json(row.interval, row.evaluation.step_s, machine);
     if (row.run) one["run"] = run_json(*row.run, tokens);
     list.push_back(std::move(one));
   }
@@ -544,7 +552,8 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
     offload = fmt::format("offload: {{optimizer: true, gradients: {}, update: device}}\n",
                           e.offload.gradients);
   return fmt::format(
-      "# Plan for {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} of memory per rank.\n"
+      "# Plan for {} on {}: {}, {:.3f} s per step ({}), {:.1f} tokens/s/GPU, {} of memory per "
+      "rank.\n"
       "run: {{dir: runs/{}, seed: 1}}\n"
       "model: {{{}: {}}}\n{}batch: {{global: {}, micro: {}}}\n"
       "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}train: {{steps: {:.0f}, "
@@ -552,9 +561,9 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       "layout: {}\n{}"
       "device: auto\n",
       yaml_quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
-      e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
-      preset ? "preset" : "config", yaml_quoted(model), data, job.batch, l.micro_batch,
-      job.optimizer.kind == OptimizerKind::Muon ? "kind: muon, " : "",
+      interval_of(planner, e).text(), e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes),
+      preset ? model : "planned", preset ? "preset" : "config", yaml_quoted(model), data, job.batch,
+      l.micro_batch, job.optimizer.kind == OptimizerKind::Muon ? "kind: muon, " : "",
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
       job.model.fp8.on() ? fmt::format("fp8: {}, ", fp8_yaml(job.model.fp8)) : "",
       run.checkpoint_every, to_flow_yaml(l), offload);

@@ -11,6 +11,8 @@ namespace kintsugi {
 
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
                        RankBy rank_by);
+// What ± means in the table of scaling().
+std::string scaling_legend(const Machine& machine);
 std::string misses_table(const SearchResult& result);
 // What the short forms in a table of these layouts mean.
 std::string legend(const std::vector<Evaluation>& rows);
@@ -40,7 +42,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
 std::string scaling_json(const std::vector<ScalingRow>& rows, const Machine& machine,
                          const SearchRequest& request, double tokens);
 
-// "1000 steps, 2.1 days, …": time, energy and cost, without checkpoints.
+// "1000 steps, 2.1 days, …": time, energy and cost, and how sure they are, without checkpoints.
 std::string footprint_text(const RunFootprint& footprint, const Machine& machine);
 // "Failures: a node every 4 h …": what they cost a run.
 std::string failures_text(const RunFailures& failures);

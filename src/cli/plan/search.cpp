@@ -140,7 +140,8 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
                            tokens));
   std::vector<Evaluation> layouts;
   for (const ScalingRow& row : rows) layouts.push_back(row.evaluation);
-  fmt::print("{}{}{}{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), legend(layouts),
+  fmt::print("{}{}{}{}{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour),
+             scaling_legend(machine), legend(layouts),
              tokens > 0 ? scaled_run_text(rows, tokens) : "", notes, undriven_note(machine));
 }
 

@@ -10,6 +10,7 @@
 #include "energy/carbon.h"
 #include "optim/update_rule.h"
 #include "plan/costs/failures.h"
+#include "plan/search/interval.h"
 
 namespace kintsugi {
 namespace {
@@ -160,6 +161,8 @@ RunFootprint& operator+=(RunFootprint& total, const RunFootprint& next) {
     sum = sum && more ? std::optional(*sum + *more) : std::nullopt;
   };
   total.steps += next.steps;
+  if (const double days = total.days + next.days; days > 0)
+    total.within = (total.days * total.within + next.days * next.within) / days;
   total.days += next.days;
   total.gpu_hours += next.gpu_hours;
   total.energy.gpu_mwh += next.energy.gpu_mwh;
@@ -190,6 +193,7 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
                           double tokens) {
   RunFootprint f;
   f.steps = std::ceil(tokens / job.tokens());
+  f.within = step_intervals().of(step_kind(job, e, machine)).within;
   const double nodes = std::ceil(e.layout.ranks() / static_cast<double>(machine.node.gpus));
   fill_checkpoints(job, machine, nodes, f);
   f.failures = failures_of(e, job, machine, f);

@@ -38,6 +38,7 @@ inline constexpr double kSpareChance = 0.99;
 // Time, energy and cost of a whole run.
 struct RunFootprint {
   double steps = 0, days = 0, gpu_hours = 0;
+  double within = 1;  // StepInterval::within, of days, energy and cost too
   RunEnergy energy = {};
   std::optional<double> euro = {};
   double checkpoint_gb = 0;                  // weights and optimizer state
@@ -50,6 +51,7 @@ struct RunFootprint {
 // Weights and optimizer state of one checkpoint.
 double checkpoint_bytes(const PlanJob& job);
 // Adds a run that follows, such as the next stage of a run. A figure is known if both have it.
+// `within` becomes the mean by days: the upper end of the sum if both are wrong in one direction.
 RunFootprint& operator+=(RunFootprint& total, const RunFootprint& next);
 RunFootprint footprint_of(const Evaluation& evaluation, const PlanJob& job, const Machine& machine,
                           double tokens);

@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/units.h"
 #include "core/yaml_reader.h"
-#include "plan/machines/embedded_machines.h"
+#include "plan/machines/descriptions.h"
 
 namespace kintsugi {
 
@@ -186,11 +185,8 @@ StorageRate storage_of(const Machine& machine, double nodes) {
 }
 
 Machine parse_machine(const std::string& text, const std::string& source) {
-  const YamlDocument document(text, source);
   Machine machine;
-  YamlKeys keys;
-  describe(keys, machine);
-  YamlReader(document, keys.keys()).read(machine);
+  read_document(YamlDocument(text, source), machine);
   check(machine, source);
   return machine;
 }
@@ -220,21 +216,12 @@ std::string to_yaml(const Machine& machine) {
   return text;
 }
 
-std::vector<std::string> machine_names() {
-  std::vector<std::string> names;
-  for (const EmbeddedMachine& machine : embedded_machines()) names.push_back(machine.name);
-  return names;
-}
+std::vector<std::string> machine_names() { return names_of(embedded_machines()); }
 
 Machine load_machine(const std::string& name_or_path) {
-  for (const EmbeddedMachine& machine : embedded_machines())
-    if (machine.name == name_or_path) return parse_machine(machine.yaml, "machine " + machine.name);
-  if (std::filesystem::is_regular_file(name_or_path))
-    return parse_machine(read_text_file(name_or_path), name_or_path);
-  const std::string near = nearest_word(name_or_path, machine_names());
-  user_error(
-      "there is no machine or file '{}'{}; kintsugi plan machines lists the built-in machines",
-      name_or_path, near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+  const auto [yaml, source] =
+      find_description("machine", embedded_machines(), name_or_path, kMachineHint);
+  return parse_machine(yaml, source);
 }
 
 }  // namespace kintsugi

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/yaml_reader.h"
-#include "plan/search/embedded_intervals.h"
+#include "plan/machines/descriptions.h"
 
 namespace kintsugi {
 
@@ -35,10 +35,12 @@ StepKind step_kind(const PlanJob& job, const Evaluation& e, const Machine& machi
   return e.layout.ranks() > machine.node.gpus ? StepKind::Nodes : StepKind::Node;
 }
 
-std::string StepInterval::text() const {
+std::string interval_text(double within) {
   return within < kLarge ? fmt::format("± {:.0f} %", 100 * (within - 1))
                          : fmt::format("within a factor of {:.1f}", within);
 }
+
+std::string StepInterval::text() const { return interval_text(within); }
 
 std::string StepInterval::short_text() const {
   return within < kLarge ? fmt::format("{:.0f}%", 100 * (within - 1))
@@ -51,11 +53,8 @@ const StepInterval& StepIntervals::of(StepKind kind) const {
 }
 
 StepIntervals parse_step_intervals(const std::string& text, const std::string& source) {
-  const YamlDocument document(text, source);
   StepIntervals intervals;
-  YamlKeys keys;
-  describe(keys, intervals);
-  YamlReader(document, keys.keys()).read(intervals);
+  read_document(YamlDocument(text, source), intervals);
   for (std::size_t kind = 0; kind < kEnumWords<StepKind>.size(); ++kind)
     if (std::count_if(intervals.kinds.begin(), intervals.kinds.end(), [&](const StepInterval& one) {
           return one.kind == static_cast<StepKind>(kind);

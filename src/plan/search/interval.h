@@ -17,6 +17,9 @@ inline constexpr EnumWords<5> kEnumWords<StepKind> = {"several nodes", "one node
                                                       "much waiting", "mixture of experts"};
 StepKind step_kind(const PlanJob& job, const Evaluation& evaluation, const Machine& machine);
 
+// "± 14 %", or "within a factor of 2.9".
+std::string interval_text(double within);
+
 // How far measured step times were from predicted ones.
 struct StepInterval {
   StepKind kind = StepKind::Nodes;
@@ -27,7 +30,7 @@ struct StepInterval {
   // predicted to be faster is the faster one in at least nine of ten cases.
   double apart = 1;
 
-  std::string text() const;        // "± 14 %", or "within a factor of 2.9"
+  std::string text() const;        // interval_text(within)
   std::string short_text() const;  // "14%", or "x2.9"
 };
 

@@ -28,6 +28,7 @@ std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
     if (result.best.empty()) continue;
     ScalingRow& row = rows.emplace_back(ScalingRow{count, scaled.batch, result.best.front(), 1});
     row.accumulation = micro_batches_per_step(row.evaluation.layout, scaled.batch);
+    row.interval = interval_of(planner, row.evaluation);
     row.efficiency =
         row.evaluation.tokens_per_s_per_gpu / rows.front().evaluation.tokens_per_s_per_gpu;
     if (tokens > 0) row.run = footprint_of(row.evaluation, scaled, machine, tokens);
@@ -48,15 +49,16 @@ std::string run_cells(const RunFootprint& run) {
 std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour) {
   const bool priced = eur_per_gpu_hour >= 0, runs = !rows.empty() && rows.front().run;
   std::string text =
-      fmt::format("{:>7}{:>8}{:>7}{:>10}{:>14}{:>12}{}{}{}  {}\n", "GPUs", "batch", "accum",
-                  "step s", "tokens/s/GPU", "efficiency", priced ? " EUR/Btokens" : "",
+      fmt::format("{:>7}{:>8}{:>7}{:>10}{:>14} {:<5}{:>12}{}{}{}  {}\n", "GPUs", "batch", "accum",
+                  "step s", "tokens/s/GPU", "±", "efficiency", priced ? " EUR/Btokens" : "",
                   runs ? fmt::format("{:>9}{:>10}", "days", "MWh") : "",
                   runs && priced ? fmt::format("{:>11}", "EUR") : "", "layout");
   for (const ScalingRow& row : rows) {
     const double rate = row.evaluation.tokens_per_s_per_gpu;
     text +=
-        fmt::format("{:>7}{:>8}{:>7}{:>10.3f}{:>14.1f}{:>11.1f}%{}{}  {}\n", row.gpus, row.batch,
-                    row.accumulation, row.evaluation.step_s, rate, 100 * row.efficiency,
+        fmt::format("{:>7}{:>8}{:>7}{:>10.3f}{:>14.1f} {:<5}{:>11.1f}%{}{}  {}\n", row.gpus,
+                    row.batch, row.accumulation, row.evaluation.step_s, rate,
+                    row.interval.short_text(), 100 * row.efficiency,
                     priced ? fmt::format("{:>12.2f}", 1e9 / rate / 3600 * eur_per_gpu_hour) : "",
                     row.run ? run_cells(*row.run) : "", to_string(row.evaluation));
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "plan/costs/footprint.h"
+#include "plan/search/interval.h"
 #include "plan/search/search.h"
 
 namespace kintsugi {
@@ -16,6 +17,7 @@ struct ScalingRow {
   Evaluation evaluation = {};
   double efficiency = 0;                 // tokens/s/GPU relative to the first row
   std::int64_t accumulation = 1;         // micro-batches per step
+  StepInterval interval = {};            // of the step time, and of all that depends on it
   std::optional<RunFootprint> run = {};  // of so many tokens
 };
 // The best layout for each number of GPUs. Numbers for which no layout fits are left out.
