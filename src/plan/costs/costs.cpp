@@ -116,6 +116,14 @@ double memory_s(const GpuSpec& gpu, const Software& software, double bytes) {
                   software.elementwise * bytes / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency));
 }
 
+double operation_s(const GpuSpec& gpu, const Software& software, const TracedOperation& o) {
+  const double seconds = o.kind == Kind::Matmul   ? matmul_s(gpu, software, o)
+                         : o.kind == Kind::Memory ? memory_s(gpu, software, o.bytes)
+                                                  : attention_s(gpu, software, o);
+  const double speed = gpu.speed(o.name);
+  return speed == 1 ? seconds : launched(gpu, (seconds - gpu.launch_us * 1e-6) / speed);
+}
+
 TraceCost& TraceCost::operator+=(const TraceCost& o) {
   total_s += o.total_s;
   matmul_s += o.matmul_s;
@@ -137,7 +145,7 @@ double matmul_s_per_collective(const Machine& machine, const Software& software,
                                const OperationTrace& trace) {
   double matmuls = 0, collectives = 0;
   for (const TracedOperation& o : trace.operations) {
-    if (o.kind == Kind::Matmul) matmuls += matmul_s(machine.gpu, software, o);
+    if (o.kind == Kind::Matmul) matmuls += operation_s(machine.gpu, software, o);
     collectives += o.kind == Kind::Collective && o.group == "tp" ? 1 : 0;
   }
   return collectives > 0 ? matmuls / collectives : 0;
@@ -160,14 +168,14 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
     now = std::max(now, host);
     switch (o.kind) {
       case Kind::Matmul:
-        cost.matmul_s += time = matmul_s(machine.gpu, software, o);
+        cost.matmul_s += time = operation_s(machine.gpu, software, o);
         break;
       case Kind::AttentionForward:
       case Kind::AttentionBackward:
-        cost.attention_s += time = attention_s(machine.gpu, software, o);
+        cost.attention_s += time = operation_s(machine.gpu, software, o);
         break;
       case Kind::Memory:
-        cost.memory_s += time = memory_s(machine.gpu, software, o.bytes);
+        cost.memory_s += time = operation_s(machine.gpu, software, o);
         if (o.host_waits) host = std::max(host, now + time + 1e-6 * software.host_wait_us);
         break;
       case Kind::Collective: {

@@ -13,6 +13,8 @@ namespace kintsugi {
 double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperation& operation);
 double attention_s(const GpuSpec& gpu, const Software& software, const TracedOperation& operation);
 double memory_s(const GpuSpec& gpu, const Software& software, double bytes);
+// Of any operation but collectives and waits, at its GpuSpec::speed.
+double operation_s(const GpuSpec& gpu, const Software& software, const TracedOperation& operation);
 
 // The fraction of the peak that a matmul of this shape reaches.
 double matmul_efficiency(const GpuSpec& gpu, double m, double n, double k);

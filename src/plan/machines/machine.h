@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "energy/carbon.h"
@@ -32,6 +33,8 @@ struct GpuSpec {
   double attention_efficiency = 0.45;  // fused attention with heads of 128
   double memory_efficiency = 0.8;      // memory-bound kernels
   double launch_us = 4;                // the shortest kernel, including the gap to the next
+  // Operations of this engine by name, where measured: relative to what the efficiencies say.
+  std::vector<std::pair<std::string, double>> speeds = {};
   std::int64_t multiprocessors = 100;
   double own_gb = 2;  // memory used by context and libraries
   // Fraction of memory_gb that a planned layout leaves free: workspaces of libraries took up to 0.6
@@ -43,6 +46,7 @@ struct GpuSpec {
   double idle_w = 0;
 
   double tflops(DType precision) const;
+  double speed(std::string_view operation) const;  // 1: not in `speeds`
   double busy_w() const { return active_w > 0 ? active_w : tdp_w; }
   double waiting_w() const;
   double usable_bytes() const { return memory_gb * (1 - margin) * 1e9; }
