@@ -6,6 +6,7 @@
 #include <random>
 
 #include "plan/costs/micro_batch_trace.h"
+#include "plan/search/planner.h"
 
 namespace kintsugi {
 namespace {
@@ -47,6 +48,8 @@ Machine known_machine() {
   known.gpu.attention_efficiency = 0.37;
   known.gpu.memory_efficiency = 0.7;
   known.gpu.launch_us = 3;
+  known.gpu.gemm_depth = 60;
+  known.gpu.gemm_fill = 0.12;
   known.gpu.speeds = {{"matmul_fp8", 1.2}, {"attention_backward", 0.8}, {"cross_entropy", 0.5}};
   return known;
 }
@@ -63,10 +66,11 @@ TEST(Calibration, FindsTheConstants) {
   const auto trained = simulated(known, 0);
   const Machine found = calibrated(given, trained, 3e-6);
   EXPECT_FALSE(found.assumes("gpu.gemm_efficiency"));
-  EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.002);
+  EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.01);
+  EXPECT_NEAR(found.gpu.gemm_depth, 60, 30);
   EXPECT_NEAR(found.gpu.launch_us, 3, 0.01);
   EXPECT_NEAR(found.gpu.active_w, 600, 0.1);
-  EXPECT_NEAR(found.gpu.speed("matmul_fp8"), 1.2, 0.01);
+  EXPECT_NEAR(found.gpu.speed("matmul_fp8"), 1.2, 0.02);
   EXPECT_EQ(found.gpu.bf16_tflops, given.gpu.bf16_tflops);
   for (const MeasuredTraining& training : trained)
     for (const MeasuredOperation& o : training.operations)
@@ -110,6 +114,22 @@ TEST(Calibration, SpeedsAreInTheFile) {
   EXPECT_EQ(read.gpu.speed("matmul_fp8"), 1.2);
   EXPECT_EQ(read.gpu.speed("rope"), 1);
   EXPECT_EQ(read.facility.eur_per_gpu_hour, load_machine("h200").facility.eur_per_gpu_hour);
+}
+
+// At the power limit, models with more matmuls run at lower clocks.
+TEST(Calibration, HeatIsFoundInTheSteps) {
+  Machine known = known_machine();
+  std::vector<MeasuredTraining> trained = simulated(known, 0);
+  known.gpu.gemm_heat = 0.3;
+  for (MeasuredTraining& training : trained)
+    training.step_s =
+        Planner(training.job, known).evaluate({.micro_batch = training.job.batch}).step_s;
+  const Machine found = calibrated(load_machine("h200"), trained, 3e-6);
+  EXPECT_NEAR(found.gpu.gemm_heat, 0.3, 0.1);
+  TraceCost forward{.total_s = 1, .matmul_s = 0.9}, backward{.total_s = 2, .matmul_s = 1.8};
+  add_heat(known.gpu, forward, backward);
+  EXPECT_NEAR(forward.total_s, 1 + 0.3 * 0.2 * 0.9, 1e-12);
+  EXPECT_NEAR(backward.matmul_s, 1.8 * (1 + 0.3 * 0.2), 1e-12);
 }
 
 // ---- from a profile

@@ -151,7 +151,7 @@ std::string with_sources(const std::string& yaml, const MeasuredKeys& measured,
     if (begin == 0) section = key;
     const auto keys = measured.find(section);
     const bool found = begin == 2 && keys != measured.end() && keys->second.contains(key);
-    text += found ? fmt::format("{:<35}# {}\n", line, source) : line + "\n";
+    text += found ? fmt::format("{:<34} # {}\n", line, source) : line + "\n";
   }
   return text;
 }
@@ -326,7 +326,7 @@ void add_calibrate_command(CLI::App& app) {
   add("--threads", options->threads, "CPU threads (default: all cores)",
       whole_number(between(0, 1024)));
   add("--effort", options->effort,
-      "Seconds to train each model before it is measured (default: 0.5 on cpu, 4 on GPUs)",
+      "Seconds to train each model before it is measured (default: 0.3 on cpu, 4 on GPUs)",
       real_number(between(0.001, 600)));
   add_power_options(*command, *options);
   command->footer(

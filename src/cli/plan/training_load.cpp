@@ -110,11 +110,15 @@ DeviceMeters meters_of(const std::string& pci) {
 std::vector<CalibrationModel> calibration_models(bool processor) {
   if (processor)
     return {
-        {"llama-1b", 1, 1, 128, 8192}, {"gpt2-124m", 2, 1, 256, 8192}, {"llama-tiny", 4, 4, 256}};
-  return {
-      {"llama-8b", 4, 2, 4096},    {"llama-8b", 4, 2, 4096, 0, true},   {"llama-1b", 6, 4, 4096},
-      {"qwen2.5-7b", 4, 8, 1024},  {"qwen2.5-7b", 4, 8, 1024, 0, true}, {"gpt2-1.5b", 8, 16, 1024},
-      {"gpt2-124m", 12, 64, 1024}, {"retnet-medium", 6, 4, 8192}};
+        {"llama-1b", 1, 1, 64, 4096}, {"gpt2-124m", 1, 1, 128, 4096}, {"llama-tiny", 4, 4, 256}};
+  return {{"llama-8b", 4, 2, 4096},
+          {"llama-8b", 4, 2, 4096, 0, true},
+          {"llama-1b", 6, 4, 4096},
+          {"qwen2.5-7b", 4, 8, 1024},
+          {"qwen2.5-7b", 4, 8, 1024, 0, true},
+          {"gpt2-1.5b", 8, 16, 1024, 50304},
+          {"gpt2-124m", 12, 64, 1024, 50304},
+          {"retnet-medium", 6, 4, 8192}};
 }
 
 CalibrationModel calibration_model(const std::string& name, bool processor) {

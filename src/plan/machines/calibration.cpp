@@ -22,13 +22,19 @@ using Operations = std::vector<const MeasuredOperation*>;
 // The host launches ahead of what is measured.
 constexpr Software kThisEngine = {.host_us = 0, .collective_host_us = 0};
 constexpr double kMostScale = 1.3;         // by which a profile changes a step, or the step is odd
-constexpr double kLeastDifference = 0.03;  // of an operation that gets a speed of its own
+constexpr double kLeastDifference = 0.01;  // of an operation that gets a speed of its own
 constexpr double kLeastShare = 0.0005;     // of the steps, for the same
+constexpr double kListed = 0.001;          // of a step: smaller operations are not in tables
 
 double modelled_s(const GpuSpec& gpu, const MeasuredOperation& measured) {
   double seconds = 0;
   for (const TracedOperation& part : measured.parts) seconds += operation_s(gpu, kThisEngine, part);
   return seconds;
+}
+
+double predicted_s(const Machine& machine, const MeasuredTraining& training) {
+  const std::int64_t micro = training.micro_batch > 0 ? training.micro_batch : training.job.batch;
+  return Planner(training.job, machine).evaluate({.micro_batch = micro}).step_s;
 }
 
 // ---- from spans to operations
@@ -77,6 +83,14 @@ double mean_ratio(const GpuSpec& gpu, const Operations& operations) {
   return sum / shares;
 }
 
+// Mean square of log(modelled / measured), weighted in the same way.
+double mean_square(const GpuSpec& gpu, const Operations& operations) {
+  double sum = 0;
+  for (const MeasuredOperation* o : operations)
+    sum += o->share * std::pow(std::log(modelled_s(gpu, *o) / o->seconds), 2);
+  return sum;
+}
+
 // Fits `efficiency` to the operations. Above 1 it is the peak that is too low.
 void fit(GpuSpec& gpu, double GpuSpec::*efficiency, const Operations& operations,
          const std::vector<double GpuSpec::*>& peaks) {
@@ -86,7 +100,54 @@ void fit(GpuSpec& gpu, double GpuSpec::*efficiency, const Operations& operations
     return mean_ratio(gpu, operations);
   });
   for (double GpuSpec::*peak : peaks) gpu.*peak *= std::max(1.0, found);
-  gpu.*efficiency = peaks.empty() ? std::min(1.0, found) : found / std::max(1.0, found);
+  gpu.*efficiency = std::min(1.0, found);
+}
+
+// The value of `shape` among `tried` with which the fit of `efficiency` leaves the least error.
+void fit_shape(GpuSpec& gpu, double GpuSpec::*efficiency, double GpuSpec::*shape,
+               const std::vector<double>& tried, const Operations& operations) {
+  double best = gpu.*shape, least = 1e300;
+  for (const double value : tried) {
+    GpuSpec one = gpu;
+    one.*shape = value;
+    fit(one, efficiency, operations, {});
+    if (const double square = mean_square(one, operations); square < least)
+      best = value, least = square;
+  }
+  gpu.*shape = best;
+}
+
+std::vector<double> depths() {
+  std::vector<double> values;
+  for (double value = 0; value < 4000; value = std::max(value * 1.15, value + 20))
+    values.push_back(value);
+  return values;
+}
+
+// Where the operations have different shapes: two that differ by 2 in the depth of their sums.
+bool have_shapes(const Operations& operations) {
+  if (operations.empty()) return false;
+  const auto [least, most] =
+      std::ranges::minmax(operations, {}, [](const MeasuredOperation* o) { return o->work().k; });
+  return most->work().k >= 2 * least->work().k;
+}
+
+double step_error(const Machine& machine, const std::vector<MeasuredTraining>& trained) {
+  double sum = 0;
+  for (const MeasuredTraining& one : trained)
+    sum += std::pow(std::log(predicted_s(machine, one) / one.step_s), 2);
+  return sum;
+}
+
+// From the steps, because it changes operations of a model alike.
+void fit_heat(Machine& machine, const std::vector<MeasuredTraining>& trained) {
+  double best = 0, least = 1e300;
+  for (double value = 0; value <= 0.6; value += 0.05) {
+    machine.gpu.gemm_heat = value;
+    if (const double error = step_error(machine, trained); error < least)
+      best = value, least = error;
+  }
+  machine.gpu.gemm_heat = best;
 }
 
 void fit_speeds(GpuSpec& gpu, const std::map<std::string, Operations>& by_name) {
@@ -115,6 +176,17 @@ std::string kind_of(const MeasuredOperation& o) {
                            : work.kind == Kind::Memory ? "memory-bound"
                                                        : "attention";
   return fmt::format("{} {}", kind, to_string(work.dtype));
+}
+
+// Four digits are more than what was measured has.
+void round(GpuSpec& gpu) {
+  const auto rounded = [](double& value) { value = std::stod(fmt::format("{:.4g}", value)); };
+  for (double* value :
+       {&gpu.bf16_tflops, &gpu.fp16_tflops, &gpu.fp32_tflops, &gpu.memory_gb_s,
+        &gpu.gemm_efficiency, &gpu.attention_efficiency, &gpu.memory_efficiency, &gpu.gemm_depth,
+        &gpu.attention_depth, &gpu.gemm_heat, &gpu.launch_us, &gpu.active_w})
+    rounded(*value);
+  for (auto& [name, speed] : gpu.speeds) rounded(speed);
 }
 
 std::string percent(double ratio) { return fmt::format("{:+.1f} %", 100 * ratio); }
@@ -174,24 +246,37 @@ Machine calibrated(Machine machine, const std::vector<MeasuredTraining>& trained
     if (training.watts > gpu.idle_w) watts.push_back(training.watts);
     for (const MeasuredOperation& o : training.operations) {
       const TracedOperation& work = o.work();
-      by_name[work.name].push_back(&o);
+      by_name[std::string(speed_name(work))].push_back(&o);
       if (is_attention(work)) attention.push_back(&o);
       if (o.parts.size() > 1) continue;
       if (work.kind == Kind::Memory) memory.push_back(&o);
-      if (work.kind == Kind::Matmul && work.dtype != DType::F8 && work.groups == 1)
+      if (work.kind == Kind::Matmul && work.dtype != DType::F8 && work.groups == 1 &&
+          speed_name(work) == work.name)
         matmuls.push_back(&o);
     }
   }
   // Memory first: the models of the other operations use its bandwidth.
   fit(gpu, &GpuSpec::memory_efficiency, memory, {&GpuSpec::memory_gb_s});
+  if (have_shapes(matmuls))
+    for (int round = 0; round < 3; ++round) {
+      fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_depth, depths(), matmuls);
+      fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_fill,
+                {0, 0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5}, matmuls);
+    }
   fit(gpu, &GpuSpec::gemm_efficiency, matmuls,
       {&GpuSpec::bf16_tflops, &GpuSpec::fp16_tflops, &GpuSpec::fp32_tflops});
   if (!matmuls.empty()) std::erase(machine.assumed, "gpu.gemm_efficiency");
+  if (have_shapes(attention))
+    fit_shape(gpu, &GpuSpec::attention_efficiency, &GpuSpec::attention_depth, depths(), attention);
   fit(gpu, &GpuSpec::attention_efficiency, attention, {});
   fit_speeds(gpu, by_name);
-  if (watts.empty()) return machine;
-  gpu.active_w = mean(watts);
-  gpu.wait_w = std::min(gpu.wait_w, gpu.active_w);
+  gpu.gemm_heat = 0;
+  if (gpu.vendor != GpuVendor::None && trained.size() > 2) fit_heat(machine, trained);
+  if (!watts.empty()) {
+    gpu.active_w = mean(watts);
+    gpu.wait_w = std::min(gpu.wait_w, gpu.active_w);
+  }
+  if (!trained.empty()) round(gpu);
   return machine;
 }
 
@@ -199,7 +284,8 @@ std::vector<FitError> fit_errors(const Machine& machine,
                                  const std::vector<MeasuredTraining>& trained) {
   std::map<std::string, Operations> kinds;
   for (const MeasuredTraining& training : trained)
-    for (const MeasuredOperation& o : training.operations) kinds[kind_of(o)].push_back(&o);
+    for (const MeasuredOperation& o : training.operations)
+      if (o.share >= kListed) kinds[kind_of(o)].push_back(&o);
   std::vector<FitError> errors;
   for (const auto& [kind, operations] : kinds) {
     std::vector<double> sizes;
@@ -218,7 +304,6 @@ std::vector<FitError> fit_errors(const Machine& machine,
 
 std::string calibration_table(const Machine& machine,
                               const std::vector<MeasuredTraining>& trained) {
-  constexpr double kListed = 0.001;  // of a step
   std::string text;
   for (const MeasuredTraining& training : trained) {
     text += fmt::format("{}\n{:<52}{:>8}{:>8}{:>13}{:>13}{:>10}\n", training.name, "operation",
@@ -244,8 +329,7 @@ std::string calibration_table(const Machine& machine,
   text += fmt::format("\n{:<52}{:>13}{:>13}{:>10}{:>8}\n", "training", "measured ms",
                       "predicted ms", "error", "W");
   for (const MeasuredTraining& training : trained) {
-    const double step_s =
-        Planner(training.job, machine).evaluate({.micro_batch = training.job.batch}).step_s;
+    const double step_s = predicted_s(machine, training);
     text += fmt::format("{:<52}{:>13.2f}{:>13.2f}{:>10}{:>8}\n", training.name,
                         training.step_s * 1e3, step_s * 1e3, percent(step_s / training.step_s - 1),
                         training.watts > 0 ? fmt::format("{:.0f}", training.watts) : "-");

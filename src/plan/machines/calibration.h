@@ -23,9 +23,10 @@ struct MeasuredOperation {
 // Training steps of a model, or of some of its layers, on one device with random tokens.
 struct MeasuredTraining {
   std::string name = {};
-  PlanJob job = {};   // a micro-batch per step
-  double step_s = 0;  // without a profile
-  double watts = 0;   // of the device meanwhile; 0: there is no meter
+  PlanJob job = {};
+  std::int64_t micro_batch = 0;  // 0: all of a step
+  double step_s = 0;             // without a profile
+  double watts = 0;              // of the device meanwhile; 0: there is no meter
   std::vector<MeasuredOperation> operations = {};
 };
 

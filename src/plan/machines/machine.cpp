@@ -37,6 +37,10 @@ void describe(V& v, GpuSpec& c) {
   v("gemm_efficiency", c.gemm_efficiency, kEfficiency);
   v("attention_efficiency", c.attention_efficiency, kEfficiency);
   v("memory_efficiency", c.memory_efficiency, kEfficiency);
+  v("gemm_depth", c.gemm_depth, between(0, 1e6));
+  v("gemm_fill", c.gemm_fill, between(0, 1e6));
+  v("gemm_heat", c.gemm_heat, between(0, 1));
+  v("attention_depth", c.attention_depth, between(0, 1e6));
   v("launch_us", c.launch_us, between(0, 1e6));
   v("speeds", c.speeds, Range{.low = 0, .high = 1000, .low_open = true});
   v("multiprocessors", c.multiprocessors, kCount);

@@ -173,6 +173,7 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const StateOffload& offl
     }
     if (chunk.head) cost.forward += p.head;  // includes the backward of the head
   }
+  add_heat(machine_.gpu, cost.forward, cost.backward);
   const StateTrace& held = state(l, offload, all.contents[static_cast<std::size_t>(stage)], stage);
   if (software_.accumulation_bytes > 0) {
     const double accumulation_s =
