@@ -273,7 +273,7 @@ Machine calibrated(Machine machine, const std::vector<MeasuredTraining>& trained
   gpu.gemm_heat = 0;
   if (gpu.vendor != GpuVendor::None && trained.size() > 2) fit_heat(machine, trained);
   if (!watts.empty()) {
-    gpu.active_w = mean(watts);
+    gpu.active_w = median(watts);
     gpu.wait_w = std::min(gpu.wait_w, gpu.active_w);
   }
   if (!trained.empty()) round(gpu);
