@@ -207,14 +207,26 @@ void YamlReader::operator()(const char* key, NumbersOrWord& value, Range range) 
 
 void YamlReader::operator()(const char* key,
                             std::vector<std::pair<std::string, std::string>>& values) {
+  read_map(key, values, {});
+}
+
+void YamlReader::operator()(const char* key, std::vector<std::pair<std::string, double>>& values,
+                            Range range) {
+  read_map(key, values, range);
+}
+
+template <class T>
+void YamlReader::read_map(const char* key, std::vector<std::pair<std::string, T>>& values,
+                          Range range) {
   const std::optional<YamlReader> inner = section(key);
   if (!inner) return;
   values.clear();
   for (const auto& item : inner->node()) {
     const std::string name = item.first.Scalar();
     if (!item.second.IsScalar())
-      inner->complain(name, fmt::format("a string is expected, found {}", in_words(item.second)));
-    values.emplace_back(name, inner->parse<std::string>(name.c_str(), item.second.Scalar(), {}));
+      inner->complain(name, fmt::format("{} is expected, found {}", YamlScalar<T>::expected(),
+                                        in_words(item.second)));
+    values.emplace_back(name, inner->parse<T>(name.c_str(), item.second.Scalar(), range));
   }
 }
 
@@ -288,6 +300,14 @@ void YamlWriter::operator()(const char* key,
   line(key, values.empty() ? "{}" : "");
   YamlWriter inner(indent_ + 2);
   for (const auto& [name, value] : values) inner.line(name.c_str(), yaml_quoted(value));
+  text_ += inner.text();
+}
+
+void YamlWriter::operator()(const char* key, std::vector<std::pair<std::string, double>>& values,
+                            Range) {
+  line(key, values.empty() ? "{}" : "");
+  YamlWriter inner(indent_ + 2);
+  for (auto& [name, value] : values) inner(name.c_str(), value);
   text_ += inner.text();
 }
 

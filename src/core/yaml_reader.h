@@ -181,10 +181,12 @@ class YamlReader {
 
   void operator()(const char* key, NumbersOrWord& value, Range range = {});
 
-  // A list of strings, and a map from names to strings in the order of the file.
+  // A list of strings, and maps from names to strings or numbers in the order of the file.
   void operator()(const char* key, std::vector<std::string>& values,
                   StringKind kind = StringKind::Name);
   void operator()(const char* key, std::vector<std::pair<std::string, std::string>>& values);
+  void operator()(const char* key, std::vector<std::pair<std::string, double>>& values,
+                  Range range = {});
 
   // Reads a described struct; any other key is a UserError.
   template <Described T>
@@ -200,6 +202,8 @@ class YamlReader {
   bool take(const char* key);  // marks the key as known; returns whether the map has it
   void refuse_other_keys() const;
   std::optional<std::vector<YamlReader>> sections(const char* key);
+  template <class T>
+  void read_map(const char* key, std::vector<std::pair<std::string, T>>& values, Range range);
   std::string where(const std::string& key) const;
   [[noreturn]] void complain(const std::string& key, const std::string& problem) const;
 
@@ -275,6 +279,7 @@ class YamlWriter {
   void operator()(const char* key, NumbersOrWord& value, Range = {});
   void operator()(const char* key, std::vector<std::string>& values, StringKind = StringKind::Name);
   void operator()(const char* key, std::vector<std::pair<std::string, std::string>>& values);
+  void operator()(const char* key, std::vector<std::pair<std::string, double>>& values, Range = {});
 
  protected:
   void append(const std::string& text) { text_ += text; }

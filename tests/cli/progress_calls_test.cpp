@@ -4,13 +4,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "backend/cpu/cpu_backend.h"
 #include "core/progress.h"
 #include "data/stores/store_check.h"
 #include "data/stores/store_output.h"
 #include "data/stores/token_store.h"
 #include "model/files/compare.h"
-#include "plan/machines/calibration.h"
 #include "plan/search/search.h"
 #include "support/counting_store.h"
 #include "support/parallel_run.h"
@@ -79,14 +77,6 @@ TEST(ProgressCalls, OfAPlanAreItsLayouts) {
   EXPECT_GT(result.layouts, 10);
   EXPECT_EQ(calls.all, result.layouts);
   EXPECT_EQ(calls.calls, result.layouts);
-}
-
-TEST(ProgressCalls, OfACalibrationAreItsOperations) {
-  const auto backend = make_cpu_backend(1);
-  ProgressCalls calls;
-  const auto measured = measure_operations(*backend, DType::F32, 64, 0.001, calls.callback());
-  EXPECT_EQ(calls.all, std::ssize(measured));
-  EXPECT_EQ(calls.last, calls.all);
 }
 
 // Weights and two moments in fp32, of which a rank writes what it owns.

@@ -149,7 +149,7 @@ class Homes {
     home.must_run("data prepare-chat --input texts.jsonl --tokenizer bytes --output labelled");
     home.must_run("train classes.yaml");
     home.must_run("model convert run --output init");
-    home.must_run("calibrate --device cpu --threads 1 --size 64 --effort 0.001 --output node.yaml");
+    home.must_run("calibrate --device cpu --threads 1 --models llama-tiny --effort 0.001 --output node.yaml");
     home.must_run("plan --machine node.yaml --model llama-tiny --gpus 1 --emit emitted.yaml");
   }
   static std::string run_file(const std::string& data) {
@@ -199,7 +199,7 @@ const std::vector<Writer>& writers() {
       {"launch --collect . --markdown {}", {"run/config.yaml"}, ".md"},
       {"plan schedule 1f1b --stages 2 --micro-batches 2 --svg {}", {"run.yaml"}, ".svg"},
       {"plan --machine node.yaml --model llama-tiny --gpus 1 --emit {}", {"node.yaml"}, ".yaml"},
-      {"calibrate --device cpu --threads 1 --size 64 --effort 0.001 --machine node.yaml --output "
+      {"calibrate --device cpu --threads 1 --models llama-tiny --effort 0.001 --machine node.yaml --output "
        "{}",
        {"node.yaml"},
        ".yaml"},

@@ -3,72 +3,176 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include <random>
+
+#include "plan/costs/micro_batch_trace.h"
+#include "plan/search/planner.h"
 
 namespace kintsugi {
 namespace {
 
-// From the times of a known machine its constants are recovered, from any start values.
-TEST(Calibration, FindsTheConstants) {
-  Machine known = load_machine("dgx-a100");
+// A step of one layer, embedding and head, as `known` would compute it, each time off by a factor
+// of at most 1 ± noise.
+MeasuredTraining simulated(const std::string& model, std::int64_t batch, bool fp8,
+                           const Machine& known, double noise) {
+  PlanJob job{.model = load_preset(model), .length = 1024, .batch = batch};
+  job.model.layers = 1;
+  if (fp8) job.model.fp8.recipe = Fp8Recipe::Rowwise;
+  const ModelLayers layers(job.model);
+  const MicroBatchTrace trace = trace_micro_batch(job, layers, {.micro_batch = batch});
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> factor(1 - noise, 1 + noise);
+  MeasuredTraining training{.name = model, .job = job, .watts = 600};
+  for (const OperationTrace* part :
+       {&trace.layers.front().plain.forward, &trace.layers.front().plain.backward, &trace.head})
+    for (const TracedOperation& o : part->operations) {
+      const double seconds =
+          operation_s(known.gpu, {.host_us = 0}, o) * (noise > 0 ? factor(random) : 1);
+      training.operations.push_back(
+          {.name = o.name, .parts = {o}, .calls = 1, .seconds = seconds, .share = seconds});
+      training.step_s += seconds;
+    }
+  for (MeasuredOperation& o : training.operations) o.share /= training.step_s;
+  return training;
+}
+
+std::vector<MeasuredTraining> simulated(const Machine& known, double noise) {
+  return {simulated("llama-8b", 8, false, known, noise),
+          simulated("llama-8b", 8, true, known, noise),
+          simulated("gpt2-1.5b", 16, false, known, noise)};
+}
+
+Machine known_machine() {
+  Machine known = load_machine("h200");
   known.gpu.gemm_efficiency = 0.61;
   known.gpu.attention_efficiency = 0.37;
   known.gpu.memory_efficiency = 0.7;
   known.gpu.launch_us = 3;
-  const Software engine{.host_us = 0};
-  std::vector<MeasuredOperation> measured;
-  for (const std::int64_t n : {2048, 4096, 8192}) {
-    const double size = static_cast<double>(n);
-    TracedOperation o{.kind = TracedOperation::Kind::Matmul,
-                      .dtype = DType::BF16,
-                      .flops = 2 * size * size * size,
-                      .bytes = 0,
-                      .m = n,
-                      .n = n,
-                      .k = n};
-    measured.push_back({o, matmul_s(known.gpu, engine, o)});
-    o = {.kind = TracedOperation::Kind::AttentionForward,
-         .dtype = DType::BF16,
-         .flops = 64 * size * size * 128,
-         .bytes = 0,
-         .m = 32,
-         .n = n,
-         .k = n,
-         .head_dim = 128};
-    measured.push_back({o, attention_s(known.gpu, engine, o)});
-    measured.push_back({{.kind = TracedOperation::Kind::Memory, .bytes = size * size},
-                        memory_s(known.gpu, engine, size * size)});
-  }
-  measured.push_back({{.kind = TracedOperation::Kind::Memory, .bytes = 8}, 3e-6});
-  Machine given = load_machine("dgx-a100");
-  given.assumed = {"gpu.gemm_efficiency"};
-  const Machine found = calibrated(given, measured);
-  EXPECT_FALSE(found.assumes("gpu.gemm_efficiency"));
-  EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.005);
-  EXPECT_NEAR(found.gpu.attention_efficiency, 0.37, 0.005);
-  EXPECT_NEAR(found.gpu.memory_efficiency, 0.7, 0.005);
-  EXPECT_NEAR(found.gpu.launch_us, 3, 0.01);
-  // Measurements above the specified peak raise the peak.
-  for (MeasuredOperation& m : measured) m.seconds /= 4;
-  const Machine faster = calibrated(load_machine("dgx-a100"), measured);
-  EXPECT_EQ(faster.gpu.gemm_efficiency, 1);
-  EXPECT_GT(faster.gpu.bf16_tflops, 600);
+  known.gpu.gemm_depth = 60;
+  known.gpu.gemm_fill = 0.12;
+  known.gpu.speeds = {{"matmul_fp8", 1.2}, {"attention_backward", 0.8}, {"cross_entropy", 0.5}};
+  return known;
 }
 
-TEST(Calibration, MeasuresThisProcessor) {
-  const auto backend = make_cpu_backend(1);
-  const auto measured = measure_operations(*backend, DType::F32, 128, 0.001);
-  EXPECT_EQ(measured.size(), 11u);
-  for (const MeasuredOperation& m : measured) EXPECT_GT(m.seconds, 0) << m.operation.name;
-  Machine assumed = load_machine("laptop");
-  assumed.assumed = {"gpu.gemm_efficiency"};
-  EXPECT_TRUE(calibrated(assumed, {}).assumes("gpu.gemm_efficiency")) << "nothing was measured";
-  const Machine machine = calibrated(load_machine("laptop"), measured);
-  // The written description can be read back unchanged.
-  const Machine read = parse_machine(to_yaml(machine), "written");
-  EXPECT_EQ(read.gpu.gemm_efficiency, machine.gpu.gemm_efficiency);
-  EXPECT_EQ(read.facility.eur_per_gpu_hour, -1);
-  EXPECT_THAT(calibration_table(machine, measured), testing::HasSubstr("attention_backward"));
+// Of an operation, whose time also depends on the efficiency of its kind.
+double rate(const Machine& machine, const MeasuredOperation& o) {
+  return operation_s(machine.gpu, {.host_us = 0}, o.work());
+}
+
+TEST(Calibration, FindsTheConstants) {
+  const Machine known = known_machine();
+  Machine given = load_machine("h200");
+  given.assumed = {"gpu.gemm_efficiency"};
+  const auto trained = simulated(known, 0);
+  const Machine found = calibrated(given, trained, 3e-6);
+  EXPECT_FALSE(found.assumes("gpu.gemm_efficiency"));
+  EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.01);
+  EXPECT_NEAR(found.gpu.gemm_depth, 60, 30);
+  EXPECT_NEAR(found.gpu.launch_us, 3, 0.01);
+  EXPECT_NEAR(found.gpu.active_w, 600, 0.1);
+  EXPECT_NEAR(found.gpu.speed("matmul_fp8"), 1.2, 0.02);
+  EXPECT_EQ(found.gpu.bf16_tflops, given.gpu.bf16_tflops);
+  for (const MeasuredTraining& training : trained)
+    for (const MeasuredOperation& o : training.operations)
+      if (o.share > 0.01) EXPECT_NEAR(rate(found, o) / o.seconds, 1, 0.03) << o.name;
+  for (const FitError& error : fit_errors(found, trained)) {
+    EXPECT_LT(error.most, 0.03) << error.kind;
+    EXPECT_LT(std::abs(error.bias), 0.01) << error.kind;
+  }
+}
+
+TEST(Calibration, NoiseAveragesOut) {
+  const Machine found = calibrated(load_machine("h200"), simulated(known_machine(), 0.05), 3e-6);
+  EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.02);
+  EXPECT_NEAR(found.gpu.speed("matmul_fp8"), 1.2, 0.06);
+  const auto errors = fit_errors(found, simulated(known_machine(), 0.05));
+  ASSERT_FALSE(errors.empty());
+  EXPECT_GT(errors.front().median, 0.005) << "the noise is in the errors";
+}
+
+TEST(Calibration, FasterThanThePeakRaisesThePeak) {
+  auto trained = simulated(known_machine(), 0);
+  for (MeasuredTraining& training : trained)
+    for (MeasuredOperation& o : training.operations) o.seconds /= 4;
+  const Machine faster = calibrated(load_machine("h200"), trained, 0.5e-6);
+  EXPECT_EQ(faster.gpu.gemm_efficiency, 1);
+  EXPECT_NEAR(faster.gpu.bf16_tflops, 4 * 0.61 * 989.4, 60);
+}
+
+TEST(Calibration, NothingMeasuredChangesNothing) {
+  Machine given = load_machine("laptop");
+  const Machine same = calibrated(given, {}, 0);
+  EXPECT_TRUE(same.assumes("gpu.gemm_efficiency"));
+  EXPECT_EQ(to_yaml(same), to_yaml(given));
+}
+
+// The written description can be read back unchanged.
+TEST(Calibration, SpeedsAreInTheFile) {
+  const Machine known = known_machine();
+  const Machine read = parse_machine(to_yaml(known), "written");
+  EXPECT_EQ(read.gpu.speeds, known.gpu.speeds);
+  EXPECT_EQ(read.gpu.speed("matmul_fp8"), 1.2);
+  EXPECT_EQ(read.gpu.speed("rope"), 1);
+  EXPECT_EQ(read.facility.eur_per_gpu_hour, load_machine("h200").facility.eur_per_gpu_hour);
+}
+
+// At the power limit, models with more matmuls run at lower clocks.
+TEST(Calibration, HeatIsFoundInTheSteps) {
+  Machine known = known_machine();
+  std::vector<MeasuredTraining> trained = simulated(known, 0);
+  known.gpu.gemm_heat = 0.3;
+  for (MeasuredTraining& training : trained)
+    training.step_s =
+        Planner(training.job, known).evaluate({.micro_batch = training.job.batch}).step_s;
+  const Machine found = calibrated(load_machine("h200"), trained, 3e-6);
+  EXPECT_NEAR(found.gpu.gemm_heat, 0.3, 0.1);
+  TraceCost forward{.total_s = 1, .matmul_s = 0.9}, backward{.total_s = 2, .matmul_s = 1.8};
+  add_heat(known.gpu, forward, backward);
+  EXPECT_NEAR(forward.total_s, 1 + 0.3 * 0.2 * 0.9, 1e-12);
+  EXPECT_NEAR(backward.matmul_s, 1.8 * (1 + 0.3 * 0.2), 1e-12);
+}
+
+// ---- from a profile
+
+TraceSpan span(std::int64_t number, const std::string& name, double seconds, double flops,
+               std::int64_t bytes) {
+  return {.kind = SpanKind::Operation,
+          .name = name,
+          .begin_s = static_cast<double>(number),
+          .end_s = static_cast<double>(number) + seconds,
+          .bytes = bytes,
+          .operation = number,
+          .flops = flops};
+}
+
+// Two matmuls with the same work and different shapes, and an operation that counts as two.
+TEST(Calibration, FindsOperationsInAProfile) {
+  using Kind = TracedOperation::Kind;
+  OperationTrace counted;
+  counted.operations = {
+      {.kind = Kind::Matmul, .name = "matmul", .flops = 64, .bytes = 8, .m = 8, .n = 2, .k = 2},
+      {.kind = Kind::Matmul, .name = "retention_forward", .flops = 10, .bytes = 3},
+      {.kind = Kind::Memory, .name = "retention_forward", .bytes = 4},
+      {.kind = Kind::Matmul, .name = "matmul", .flops = 64, .bytes = 8, .m = 2, .n = 8, .k = 2}};
+  std::vector<TraceSpan> spans;
+  for (std::int64_t step = 0; step < 2; ++step) {
+    spans.push_back(span(3 * step + 3, "matmul 2x8x2", 0.002, 64, 8));
+    spans.push_back(span(3 * step + 1, "matmul 8x2x2", 0.001, 64, 8));
+    spans.push_back(span(3 * step + 2, "retention_forward", 0.001, 10, 7));
+  }
+  // 5 ms per step, of which 1 ms is the host's, instead of 4 in the profile.
+  const auto found = measured_operations(spans, counted, 2, 0.005);
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found.front().name, "matmul 2x8x2");
+  EXPECT_EQ(found.front().work().n, 8);
+  EXPECT_NEAR(found.front().seconds, 0.002, 1e-9);
+  EXPECT_NEAR(found.front().share, 0.5, 1e-9);
+  EXPECT_EQ(found.front().calls, 1);
+  for (const MeasuredOperation& o : found)
+    EXPECT_EQ(o.parts.size(), o.name == "retention_forward" ? 2u : 1u) << o.name;
+  counted.operations.pop_back();
+  counted.operations.erase(counted.operations.begin());
+  EXPECT_THROW(measured_operations(spans, counted, 2, 0.005), Failure) << "matmuls are unknown";
 }
 
 }  // namespace

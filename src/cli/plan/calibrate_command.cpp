@@ -2,25 +2,31 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
+#include <map>
 #include <memory>
-#include <random>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "cli/backends.h"
 #include "cli/commands.h"
+#include "cli/job.h"
 #include "cli/options.h"
+#include "cli/plan/training_load.h"
 #include "comm/socket.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/output_file.h"
 #include "core/progress.h"
+#include "core/statistics.h"
 #include "core/table.h"
-#include "energy/meters/find_meters.h"
+#include "core/units.h"
 #include "energy/power/power_sweep.h"
-#include "plan/machines/calibration.h"
+#include "launch/accept/judge.h"
 #include "train/config/keys.h"
-#include "train/engine.h"
 #include "train/stop_requests.h"
 
 namespace kintsugi {
@@ -35,67 +41,6 @@ struct CalibratePowerOptions {
   double seconds = 10;
   bool as_is = false, as_json = false;
 };
-
-// Training steps of a model on one device, with random tokens.
-class PowerWorkload {
- public:
-  PowerWorkload(Backend& backend, const ModelConfig& model, DType precision, std::int64_t batch,
-                std::int64_t length)
-      : engine_(backend, backend,
-                {.model = model,
-                 .precision = precision,
-                 .layout = {.micro_batch = batch},
-                 .batch = batch,
-                 .length = length}),
-        ids_(static_cast<std::size_t>(batch * length)),
-        targets_(ids_.size()) {
-    engine_.initialize(1);
-    std::mt19937 random(1);
-    for (std::int32_t& id : ids_)
-      id = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(model.vocab_size));
-    std::rotate_copy(ids_.begin(), ids_.begin() + 1, ids_.end(), targets_.begin());
-  }
-  std::int64_t step() {
-    engine_.step({ids_, targets_}, {.step = ++step_, .lr = 1e-5});
-    return static_cast<std::int64_t>(ids_.size());
-  }
-
- private:
-  Engine engine_;
-  std::vector<std::int32_t> ids_, targets_;
-  std::int64_t step_ = 0;
-};
-
-struct DeviceMeters {
-  FoundMeters found;
-  std::vector<Meter*> used;
-  std::string source;  // "nvml gpu0 (counter)"
-};
-
-// The meters of the GPU, or of the node or its CPUs where the CPU computes.
-DeviceMeters meters_of(const std::string& pci) {
-  MeterSearch search{.gpus = std::vector<std::string>()};
-  if (!pci.empty()) search.gpus->push_back(pci);
-  DeviceMeters meters{.found = find_meters(search), .used = {}, .source = {}};
-  const std::vector<EnergyLevel> levels = pci.empty()
-                                              ? std::vector{EnergyLevel::Node, EnergyLevel::Cpu}
-                                              : std::vector{EnergyLevel::Gpu};
-  const ChosenMeters chosen = choose_meters(meters.found, search, find_node_share(search.root));
-  std::string why;
-  for (const EnergyLevel level : levels) {
-    if (!meters.used.empty()) break;
-    why += fmt::format("{}{}", why.empty() ? "" : "; ", chosen[level].reason);
-    for (const std::size_t index : chosen[level].meters) {
-      const MeterIdentity& identity = meters.found.meters[index]->identity();
-      meters.used.push_back(meters.found.meters[index].get());
-      meters.source += fmt::format("{}{} {} ({})", meters.source.empty() ? "" : ", ",
-                                   identity.source, identity.scope, to_string(identity.kind));
-    }
-  }
-  if (!meters.used.empty()) return meters;
-  user_error("--power needs an energy meter of {}, and there is none: {}",
-             pci.empty() ? "this node" : "GPU " + pci, why);
-}
 
 void print(const PowerSweep& sweep, const CalibratePowerOptions& options, std::int64_t length,
            const std::string& device, const std::string& source) {
@@ -133,6 +78,9 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
                       : pci.empty()      ? DType::F32
                                          : DType::BF16;
   const DeviceMeters meters = meters_of(pci);
+  if (meters.used.empty())
+    user_error("--power needs an energy meter of {}, and there is none: {}",
+               pci.empty() ? "this node" : "GPU " + pci, meters.why);
   // Before the limits are changed, so that Ctrl-C and errors restore them on the way out.
   const StopSignals signals;
   const auto control = pci.empty()
@@ -142,7 +90,7 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
   before_second_interrupt([weak = std::weak_ptr(control)] {
     if (const auto held = weak.lock()) held->restore();
   });
-  PowerWorkload workload(*backend, model, dtype, options.batch, length);
+  TrainingLoad workload(*backend, model, dtype, options.batch, length);
   const auto now_s = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
@@ -166,8 +114,9 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
 
 struct CalibrateOptions {
   std::string machine, output, device = "auto", precision;
-  std::int64_t size = 0, threads = 0;
-  double effort = 0.2;
+  std::vector<std::string> models = {};
+  std::int64_t threads = 0;
+  double effort = 0;
   bool measure_power = false, overwrite = false;
   CalibratePowerOptions power = {};
 
@@ -188,37 +137,141 @@ Machine this_host(Machine machine, Backend& backend, std::int64_t threads) {
   return machine;
 }
 
-void calibrate(const CalibrateOptions& options) {
+// Keys that were measured, by section.
+using MeasuredKeys = std::map<std::string, std::set<std::string>>;
+
+// Writes behind these keys how their values were found.
+std::string with_sources(const std::string& yaml, const MeasuredKeys& measured,
+                         const std::string& source) {
+  std::string text, section;
+  std::istringstream lines(yaml);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t begin = line.find_first_not_of(' '), end = line.find(':');
+    const std::string key = line.substr(begin, end - begin);
+    if (begin == 0) section = key;
+    const auto keys = measured.find(section);
+    const bool found = begin == 2 && keys != measured.end() && keys->second.contains(key);
+    text += found ? fmt::format("{:<34} # {}\n", line, source) : line + "\n";
+  }
+  return text;
+}
+
+// Kept alive until the job has handled an error: pending collectives may still use this memory.
+struct CalibrationParts {
+  Trace trace;
+  std::unique_ptr<Backend> backend;
+  DeviceWorld devices;
+};
+
+// Measures collectives of all ranks, and of those of the first node if there are several; fits the
+// links of the machine to them. All ranks call it. Returns a table.
+std::string measure_links(Job& job, CalibrationParts& parts, Machine& machine, MeasuredKeys& keys) {
+  const int ranks = job.world().size(), local = job.world().local_size();
+  parts.devices = make_device_world(job.world(), *parts.backend, {.allow_sockets = true},
+                                    [&job](const RankFailure& failure) { job.abort(failure); });
+  World& world = parts.devices.gpus ? *parts.devices.gpus : job.world();
+  ProbeLoad load;
+  if (!parts.backend->device().pci.empty()) load.bytes = {64 << 10, 1 << 20, 16 << 20, 256 << 20};
+  std::vector<Grid> grids = {{.dp = ranks}};
+  if (local > 1 && local < ranks && ranks % local == 0)
+    grids.insert(grids.begin(), {.tp = local, .dp = ranks / local});
+  machine.node.gpus = std::max<std::int64_t>(machine.node.gpus, local);
+  machine.nodes = std::max<std::int64_t>(machine.nodes, (ranks + local - 1) / local);
+  std::string text;
+  for (const GroupFacts& group :
+       measure_groups(job.world(), world, *parts.backend, grids, load, steady_seconds)) {
+    const auto size = static_cast<int>(group.expected.size());
+    if (group.rates.empty() || (size != local && size != ranks)) continue;
+    const bool inside = size <= local;
+    const std::vector<double> errors = fit_links(machine, {.size = size}, group.rates);
+    keys[inside ? "node" : "network"].insert({inside ? "link_gb_s" : "gb_s", "latency_us"});
+    text += fmt::format(
+        "\nlinks {}: {:.4g} GB/s, {:.3g} us per hop; error of {} collectives: median {:.1f} %, 90 "
+        "% "
+        "{:.1f} %\n",
+        inside ? "inside a node" : "between nodes",
+        inside ? machine.node.link_gb_s : machine.network.gb_s,
+        inside ? machine.node.latency_us : machine.network.latency_us, errors.size(),
+        100 * median(errors), 100 * quantile(errors, 0.9));
+  }
+  return text;
+}
+
+std::vector<MeasuredTraining> train_all(const CalibrateOptions& options, Job& job,
+                                        CalibrationParts& parts, const Machine& machine,
+                                        DType precision) {
+  const bool processor = parts.backend->device().pci.empty();
+  std::vector<CalibrationModel> models;
+  for (const std::string& name : options.models)
+    models.push_back(calibration_model(name, processor));
+  if (models.empty()) models = calibration_models(processor);
+  std::erase_if(models, [&](const CalibrationModel& model) {
+    return model.fp8 && (precision != DType::BF16 || machine.gpu.fp8_tflops == 0 ||
+                         !parts.backend->why_no_fp8(false).empty());
+  });
+  const CalibrationLoad load{precision,
+                             options.effort > 0 ? options.effort
+                             : processor        ? 0.5
+                                                : 4,
+                             machine};
+  std::vector<MeasuredTraining> trained;
+  std::optional<Progress> progress;
+  if (job.world().rank() == 0) progress.emplace("calibrate", std::ssize(models), "models");
+  for (const CalibrationModel& model : models) {
+    job.control().barrier();  // neighbours share power and cooling
+    if (MeasuredTraining training;
+        measure_training(*parts.backend, parts.trace, model, load, training))
+      trained.push_back(std::move(training));
+    else
+      log_warning("{} is left out: one sequence does not fit into the memory", model.name);
+    if (progress) progress->add(1);
+  }
+  if (trained.empty()) user_error("there is not enough memory for any model: choose --models");
+  return trained;
+}
+
+void calibrate(const CalibrateOptions& options, Job& job, CalibrationParts& parts) {
   const OutputRule rule{options.overwrite, {options.machine}};
-  if (!options.output.empty()) check_output_file("--output", options.output, rule);
-  const std::unique_ptr<Backend> backend = make_backend(options.choice(), options.threads);
-  const bool processor = backend->description().starts_with("cpu");
-  const Machine given = load_machine(!options.machine.empty() ? options.machine
-                                     : processor              ? "laptop"
-                                                              : "h200");
-  const Machine base =
-      processor && options.machine.empty() ? this_host(given, *backend, options.threads) : given;
-  const DType precision = !options.precision.empty() ? parse_precision(options.precision)
-                          : processor                ? DType::F32
-                                                     : DType::BF16;
-  const std::int64_t size = options.size > 0 ? options.size : processor ? 1024 : 8192;
-  const auto measured = [&] {
-    Progress progress("calibrate", 0, "operations");
-    return measure_operations(*backend, precision, size, options.effort, progress.callback());
-  }();
-  const Machine machine = calibrated(base, measured);
-  fmt::print("{}: {}\n{}", backend->description(), to_string(precision),
-             calibration_table(machine, measured));
+  const std::int64_t threads = threads_for(options.threads, job.world());
+  Machine base;
+  job.together([&] {
+    if (!options.output.empty() && job.world().rank() == 0)
+      check_output_file("--output", options.output, rule);
+    parts.backend =
+        make_backend(options.choice(), threads, {}, job.world().local_rank(), &parts.trace);
+    const bool processor = parts.backend->device().pci.empty();
+    base = load_machine(!options.machine.empty() ? options.machine : processor ? "laptop" : "h200");
+    if (processor && options.machine.empty()) base = this_host(base, *parts.backend, threads);
+  });
+  const DType precision = !options.precision.empty()            ? parse_precision(options.precision)
+                          : parts.backend->device().pci.empty() ? DType::F32
+                                                                : DType::BF16;
+  const double shortest_s = shortest_kernel_s(*parts.backend);
+  const std::vector<MeasuredTraining> trained = train_all(options, job, parts, base, precision);
+  Machine machine = calibrated(base, trained, shortest_s);
+  MeasuredKeys keys = {
+      {"gpu",
+       {"gemm_efficiency", "attention_efficiency", "memory_efficiency", "launch_us", "speeds"}}};
+  if (trained.front().watts > 0) keys["gpu"].insert("active_w");
+  std::string links;
+  if (job.world().size() > 1) links = measure_links(job, parts, machine, keys);
+  if (job.world().rank() > 0) return;
+  fmt::print("{}: {}\n{}{}", parts.backend->description(), to_string(precision),
+             calibration_table(machine, trained), links);
   fmt::print(
       "gemm_efficiency {:.3f} of {:.4g} TFLOP/s, attention_efficiency {:.3f}, memory_efficiency "
-      "{:.3f} of {:.4g} GB/s, launch_us {:.2f}\n",
+      "{:.3f} of {:.4g} GB/s, launch_us {:.2f}, active_w {:.0f}\n",
       machine.gpu.gemm_efficiency, machine.gpu.tflops(precision), machine.gpu.attention_efficiency,
-      machine.gpu.memory_efficiency, machine.gpu.memory_gb_s, machine.gpu.launch_us);
+      machine.gpu.memory_efficiency, machine.gpu.memory_gb_s, machine.gpu.launch_us,
+      machine.gpu.busy_w());
   if (options.output.empty()) return;
-  write_output_file(
-      "--output", options.output, rule,
-      fmt::format("# {}, with efficiencies measured by kintsugi calibrate in {} on {}.\n{}",
-                  base.name, to_string(precision), backend->description(), to_yaml(machine)));
+  const std::string source =
+      fmt::format("measured {}: kintsugi calibrate",
+                  iso_time(static_cast<double>(std::time(nullptr))).substr(0, 10));
+  write_output_file("--output", options.output, rule,
+                    fmt::format("# {}, with what kintsugi calibrate measured in {} on {}.\n{}",
+                                base.name, to_string(precision), parts.backend->description(),
+                                with_sources(to_yaml(machine), keys, source)));
 }
 
 void add_power_options(CLI::App& command, CalibrateOptions& options) {
@@ -244,7 +297,7 @@ void add_power_options(CLI::App& command, CalibrateOptions& options) {
              real_number(between(2, 3600)));
   with_power("--as-is", o.as_is, "Change nothing: measure at the present power limit only");
   with_power("--json", o.as_json, "Print JSON");
-  for (const char* other : {"--machine", "--output", "--overwrite", "--size", "--effort"})
+  for (const char* other : {"--machine", "--output", "--overwrite", "--models", "--effort"})
     power->excludes(command.get_option(other));
   command.get_option("--as-is")->excludes("--power-limits")->excludes("--clocks");
 }
@@ -265,12 +318,16 @@ void add_calibrate_command(CLI::App& app) {
       CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
   add("--precision", options->precision,
       "Precision to measure (default: fp32 on cpu, bf16 on GPUs)");
-  add("--size", options->size, "Largest matrix dimension (default: 1024 on cpu, 8192 on GPUs)",
-      whole_number(between(64, 65536)));
+  add("--models", options->models,
+      "Presets, YAML files or config.json of the models to train, separated by commas: a few "
+      "layers "
+      "of each (default: some that have the shapes of most models)")
+      ->delimiter(',');
   add("--threads", options->threads, "CPU threads (default: all cores)",
       whole_number(between(0, 1024)));
-  add("--effort", options->effort, "Seconds to measure each operation (default: 0.2)",
-      real_number(between(0.001, 60)));
+  add("--effort", options->effort,
+      "Seconds to train each model before it is measured (default: 0.3 on cpu, 4 on GPUs)",
+      real_number(between(0.001, 600)));
   add_power_options(*command, *options);
   command->footer(
       "Examples:\n"
@@ -278,7 +335,12 @@ void add_calibrate_command(CLI::App& app) {
       "  kintsugi calibrate --power --model llama-1b --batch 4 --power-limits 700,600,500,400\n"
       "  kintsugi plan --model llama-tiny --machine mine.yaml --gpus 1 --batch 16");
   command->callback([options] {
-    if (!options->measure_power) return calibrate(*options);
+    if (!options->measure_power) {
+      prepare_gpu_profile();
+      Job job;
+      CalibrationParts parts;
+      return job.run([&] { calibrate(*options, job, parts); });
+    }
     if (options->power.model.empty()) user_error("--power needs --model, for example llama-1b");
     calibrate_power(options->power, options->choice(), options->precision, options->threads);
   });

@@ -9,6 +9,7 @@
 #include "launch/accept/probe.h"
 #include "launch/accept/trial.h"
 #include "launch/doctor/judge.h"
+#include "plan/costs/collectives.h"
 #include "plan/machines/machine.h"
 
 namespace kintsugi {
@@ -104,5 +105,11 @@ AcceptChecks judge_energy(const std::string& name, const RunSteps& steps, int gp
 
 // The machine with the measured links, and as many nodes and GPUs as there were if it had fewer.
 Machine with_links(Machine machine, const std::vector<ProbeFacts>& ranks);
+
+// Fits bandwidth and latency of the links of a group, inside a node or between nodes, to measured
+// collectives: the largest decide the bandwidth, the smallest the latency. `group` crosses nodes if
+// it is larger than a node of the machine. Returns |modelled / measured - 1| of each rate.
+std::vector<double> fit_links(Machine& machine, const GroupSpread& group,
+                              const std::vector<CollectiveRate>& rates);
 
 }  // namespace kintsugi

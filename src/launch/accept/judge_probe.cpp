@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -327,6 +328,33 @@ Machine with_links(Machine machine, const std::vector<ProbeFacts>& ranks) {
   machine.nodes = std::max(machine.nodes, std::ssize(nodes));
   for (const auto& [name, count] : nodes) machine.node.gpus = std::max(machine.node.gpus, count);
   return machine;
+}
+
+std::vector<double> fit_links(Machine& machine, const GroupSpread& group,
+                              const std::vector<CollectiveRate>& rates) {
+  constexpr int kRounds = 20;
+  const bool inside = group.size * group.stride <= machine.node.gpus;
+  double& gb_s = inside ? machine.node.link_gb_s : machine.network.gb_s;
+  double& latency_us = inside ? machine.node.latency_us : machine.network.latency_us;
+  const auto [least, most] = std::ranges::minmax(rates, {}, &CollectiveRate::bytes);
+  const auto ratio = [&](const CollectiveRate& rate) {
+    return collective_s(links_of(machine, group), rate.kind, rate.bytes) / rate.seconds;
+  };
+  const auto mean_ratio = [&](double bytes) {
+    std::vector<double> ratios;
+    for (const CollectiveRate& rate : rates)
+      if (rate.bytes == bytes) ratios.push_back(ratio(rate));
+    return mean(ratios);
+  };
+  if (gb_s <= 0) gb_s = 10;
+  if (latency_us <= 0) latency_us = 1;
+  for (int round = 0; round < kRounds; ++round) {
+    gb_s *= mean_ratio(most.bytes);
+    latency_us = std::clamp(latency_us / mean_ratio(least.bytes), 0.01, 1e5);
+  }
+  std::vector<double> errors;
+  for (const CollectiveRate& rate : rates) errors.push_back(std::abs(ratio(rate) - 1));
+  return errors;
 }
 
 }  // namespace kintsugi

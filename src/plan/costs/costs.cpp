@@ -31,8 +31,7 @@ double alignment(double extent) {
 }
 
 constexpr double kTile = 128;
-constexpr double kFillWaves = 0.3;  // waves of tiles lost at the start and the end of a matmul
-constexpr double kDepth = 200;      // k-steps that a tile loses in its prologue and epilogue
+constexpr double kFillWaves = 0.3;  // waves of blocks lost at the start and the end of attention
 constexpr double kHeadRamp = 32;    // loss of attention with small head dimensions
 // This engine's fp8 matmuls relative to gemm_efficiency. On an H200 those of llama-8b and
 // qwen2.5-7b with scales per row reach 1,350 to 1,500 TFLOP/s in the forward and 1,180 to 1,240 in
@@ -47,7 +46,7 @@ double scores_s(const GpuSpec& gpu, const TracedOperation& o, double matmuls) {
   // Head dimensions that are not multiples of 8 cannot use tensor cores.
   const double aligned = o.head_dim % 8 == 0 ? alignment(dim) : 0.12;
   const double rate =
-      gpu.tflops(o.dtype) * 1e12 * gpu.gemm_efficiency * dim / (dim + kDepth) * aligned;
+      gpu.tflops(o.dtype) * 1e12 * gpu.gemm_efficiency * dim / (dim + gpu.gemm_depth) * aligned;
   const double bytes = static_cast<double>(size_of(o.dtype)) * pairs / 2;
   return matmuls *
          roofline(2 * pairs * dim / rate, bytes / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency));
@@ -59,7 +58,7 @@ double matmul_efficiency(const GpuSpec& gpu, double m, double n, double k) {
   const double tiles = std::ceil(m / kTile) * std::ceil(n / kTile);
   const double waves = tiles / static_cast<double>(gpu.multiprocessors);
   const double used = m * n / (tiles * kTile * kTile);  // fraction of the tiles
-  return gpu.gemm_efficiency * used * waves / (waves + kFillWaves) * k / (k + kDepth) *
+  return gpu.gemm_efficiency * used * waves / (waves + gpu.gemm_fill) * k / (k + gpu.gemm_depth) *
          std::min({alignment(m), alignment(n), alignment(k)});
 }
 
@@ -99,10 +98,10 @@ double attention_s(const GpuSpec& gpu, const Software& software, const TracedOpe
     const double accesses = forward ? 3.5 : 4.5;
     return scores_s(gpu, o, forward ? 2 : 4) + memory_s(gpu, software, accesses * scores);
   }
-  const double dim = static_cast<double>(o.head_dim);
+  const double dim = static_cast<double>(o.head_dim), keys = static_cast<double>(o.k);
   const double efficiency = software.attention_speed * gpu.attention_efficiency * dim /
                             (dim + kHeadRamp) * (128 + kHeadRamp) / 128 * (forward ? 1 : 0.8) *
-                            alignment(dim);
+                            alignment(dim) * keys / (keys + gpu.attention_depth);
   // One block of 128 queries per multiprocessor.
   const double waves = std::ceil(static_cast<double>(o.n) / 128) * static_cast<double>(o.m) /
                        static_cast<double>(gpu.multiprocessors);
@@ -114,6 +113,21 @@ double attention_s(const GpuSpec& gpu, const Software& software, const TracedOpe
 double memory_s(const GpuSpec& gpu, const Software& software, double bytes) {
   return launched(gpu,
                   software.elementwise * bytes / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency));
+}
+
+std::string_view speed_name(const TracedOperation& o) {
+  const auto unaligned = [](std::int64_t extent) { return extent > 32768 && extent % 8 != 0; };
+  return o.kind == Kind::Matmul && (unaligned(o.m) || unaligned(o.n) || unaligned(o.k))
+             ? "matmul_unaligned"
+             : o.name;
+}
+
+double operation_s(const GpuSpec& gpu, const Software& software, const TracedOperation& o) {
+  const double seconds = o.kind == Kind::Matmul   ? matmul_s(gpu, software, o)
+                         : o.kind == Kind::Memory ? memory_s(gpu, software, o.bytes)
+                                                  : attention_s(gpu, software, o);
+  const double speed = gpu.speed(speed_name(o));
+  return speed == 1 ? seconds : launched(gpu, (seconds - gpu.launch_us * 1e-6) / speed);
 }
 
 TraceCost& TraceCost::operator+=(const TraceCost& o) {
@@ -130,6 +144,18 @@ TraceCost operator*(double times, const TraceCost& c) {
           times * c.memory_s, times * c.communication_s, times * c.exposed_s};
 }
 
+void add_heat(const GpuSpec& gpu, TraceCost& forward, TraceCost& backward) {
+  constexpr double kUsualFraction = 0.7;
+  const double all_s = forward.total_s + backward.total_s;
+  if (gpu.gemm_heat == 0 || all_s <= 0) return;
+  const double fraction = (forward.matmul_s + backward.matmul_s) / all_s;
+  for (TraceCost* cost : {&forward, &backward}) {
+    const double more = gpu.gemm_heat * (fraction - kUsualFraction) * cost->matmul_s;
+    cost->matmul_s += more;
+    cost->total_s += more;
+  }
+}
+
 namespace {
 
 // Mean matmul time per tp collective.
@@ -137,7 +163,7 @@ double matmul_s_per_collective(const Machine& machine, const Software& software,
                                const OperationTrace& trace) {
   double matmuls = 0, collectives = 0;
   for (const TracedOperation& o : trace.operations) {
-    if (o.kind == Kind::Matmul) matmuls += matmul_s(machine.gpu, software, o);
+    if (o.kind == Kind::Matmul) matmuls += operation_s(machine.gpu, software, o);
     collectives += o.kind == Kind::Collective && o.group == "tp" ? 1 : 0;
   }
   return collectives > 0 ? matmuls / collectives : 0;
@@ -160,14 +186,14 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
     now = std::max(now, host);
     switch (o.kind) {
       case Kind::Matmul:
-        cost.matmul_s += time = matmul_s(machine.gpu, software, o);
+        cost.matmul_s += time = operation_s(machine.gpu, software, o);
         break;
       case Kind::AttentionForward:
       case Kind::AttentionBackward:
-        cost.attention_s += time = attention_s(machine.gpu, software, o);
+        cost.attention_s += time = operation_s(machine.gpu, software, o);
         break;
       case Kind::Memory:
-        cost.memory_s += time = memory_s(machine.gpu, software, o.bytes);
+        cost.memory_s += time = operation_s(machine.gpu, software, o);
         if (o.host_waits) host = std::max(host, now + time + 1e-6 * software.host_wait_us);
         break;
       case Kind::Collective: {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "plan/costs/collectives.h"
 #include "plan/machines/machine.h"
@@ -13,6 +14,11 @@ namespace kintsugi {
 double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperation& operation);
 double attention_s(const GpuSpec& gpu, const Software& software, const TracedOperation& operation);
 double memory_s(const GpuSpec& gpu, const Software& software, double bytes);
+// The name of an operation in GpuSpec::speeds: its own, but "matmul_unaligned" with a vocabulary
+// that is not a multiple of 8. No other extent of models is larger than 32,768 and unaligned.
+std::string_view speed_name(const TracedOperation& operation);
+// Of any operation but collectives and waits, at its speed.
+double operation_s(const GpuSpec& gpu, const Software& software, const TracedOperation& operation);
 
 // The fraction of the peak that a matmul of this shape reaches.
 double matmul_efficiency(const GpuSpec& gpu, double m, double n, double k);
@@ -27,6 +33,8 @@ struct TraceCost {
   TraceCost& operator+=(const TraceCost& other);
 };
 TraceCost operator*(double times, const TraceCost& cost);
+// Applies GpuSpec::gemm_heat to a micro-batch.
+void add_heat(const GpuSpec& gpu, TraceCost& forward, TraceCost& backward);
 
 using LinksOf = std::function<const GroupLinks&(const std::string& group)>;
 TraceCost cost_of(const Machine& machine, const Software& software, const OperationTrace& trace,

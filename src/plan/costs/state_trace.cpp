@@ -80,7 +80,7 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
   sharding.finish_weights();
   for (const TracedOperation& operation : trace.operations) {
     if (operation.kind == TracedOperation::Kind::Memory) {
-      state.step_bytes += operation.bytes;
+      state.step_bytes[operation.name] += operation.bytes;
       state.step_kernels += 1;
     } else if (operation.kind == TracedOperation::Kind::Matmul) {
       state.step_matmuls.push_back(operation);
@@ -97,7 +97,10 @@ StateTrace traced(const PlanJob& job, const ModelLayers& model, const Layout& la
 void add_difference(StateTrace& sum, int n, const StateTrace& b, const StateTrace& a) {
   sum.memory = sum.memory + n * (b.memory - a.memory);
   sum.host = sum.host + n * (b.host - a.host);
-  sum.step_bytes += n * (b.step_bytes - a.step_bytes);
+  for (const auto& [name, bytes] : b.step_bytes) {
+    const auto from = a.step_bytes.find(name);
+    sum.step_bytes[name] += n * (bytes - (from == a.step_bytes.end() ? 0 : from->second));
+  }
   sum.step_kernels += n * (b.step_kernels - a.step_kernels);
   sum.parameters += n * (b.parameters - a.parameters);
   for (const auto& [key, traffic] : b.traffic) {

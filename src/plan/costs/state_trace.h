@@ -16,7 +16,8 @@ namespace kintsugi {
 // Memory of weights, gradients and optimizer of one rank, and the work at the end of a step.
 struct StateTrace {
   RegionBytes memory = {}, host = {};  // of the device, and offloaded
-  double step_bytes = 0;               // moved by norm, clipping and update
+  // Moved by norm, clipping and update, by operation.
+  std::map<std::string, double> step_bytes = {};
   double step_kernels = 0;
   std::vector<TracedOperation> step_matmuls = {};  // of an update of whole matrices
   // Calls and bytes of the collectives after the last micro-batch, by group and kind.

@@ -3,173 +3,336 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <functional>
+#include <map>
+#include <set>
+#include <tuple>
 
+#include "core/error.h"
 #include "core/statistics.h"
+#include "plan/search/planner.h"
 
 namespace kintsugi {
 namespace {
 
 using Kind = TracedOperation::Kind;
+using Operations = std::vector<const MeasuredOperation*>;
 
-// Seconds of one call: the best of three batches of calls, each about effort / 4 seconds long.
-double time_of(Backend& backend, double effort, const std::function<void()>& call) {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds_per_call = [&](int calls) {
-    backend.synchronize();
-    const auto start = Clock::now();
-    for (int i = 0; i < calls; ++i) call();
-    backend.synchronize();
-    return std::chrono::duration<double>(Clock::now() - start).count() / calls;
-  };
-  seconds_per_call(1);
-  const double once = seconds_per_call(1);
-  const int calls = static_cast<int>(std::clamp(effort / 4 / std::max(once, 1e-9), 1.0, 1000.0));
-  double best = seconds_per_call(calls);
-  for (int i = 0; i < 2; ++i) best = std::min(best, seconds_per_call(calls));
-  return best;
+// The host launches ahead of what is measured.
+constexpr Software kThisEngine = {.host_us = 0, .collective_host_us = 0};
+constexpr double kMostScale = 1.3;         // by which a profile changes a step, or the step is odd
+constexpr double kLeastDifference = 0.01;  // of an operation that gets a speed of its own
+constexpr double kLeastShare = 0.0005;     // of the steps, for the same
+constexpr double kListed = 0.001;          // of a step: smaller operations are not in tables
+
+double modelled_s(const GpuSpec& gpu, const MeasuredOperation& measured) {
+  double seconds = 0;
+  for (const TracedOperation& part : measured.parts) seconds += operation_s(gpu, kThisEngine, part);
+  return seconds;
 }
 
-Software this_engine() { return {.host_us = 0, .collective_host_us = 0}; }
+double predicted_s(const Machine& machine, const MeasuredTraining& training) {
+  const std::int64_t micro = training.micro_batch > 0 ? training.micro_batch : training.job.batch;
+  return Planner(training.job, machine).evaluate({.micro_batch = micro}).step_s;
+}
 
-double modelled(const GpuSpec& gpu, const TracedOperation& o) {
-  switch (o.kind) {
-    case Kind::Matmul:
-      return matmul_s(gpu, this_engine(), o);
-    case Kind::Memory:
-      return memory_s(gpu, this_engine(), o.bytes);
-    default:
-      return attention_s(gpu, this_engine(), o);
+// ---- from spans to operations
+
+using CallKey = std::tuple<std::string, std::int64_t, std::int64_t>;  // name, FLOP, bytes
+using Call = std::vector<TracedOperation>;
+
+// The calls of a trace in order. One that counts as several operations, as retention does, ends
+// with its memory-bound one.
+std::map<CallKey, std::vector<Call>> calls_of(const OperationTrace& trace) {
+  std::set<std::string> with_memory;
+  for (const TracedOperation& o : trace.operations)
+    if (o.kind == Kind::Memory) with_memory.insert(o.name);
+  std::map<CallKey, std::vector<Call>> calls;
+  std::map<std::string, Call> open;
+  for (const TracedOperation& o : trace.operations) {
+    Call& call = open[o.name];
+    call.push_back(o);
+    if (o.kind != Kind::Memory && with_memory.contains(o.name)) continue;
+    double flops = 0, bytes = 0;
+    for (const TracedOperation& part : call) flops += part.flops, bytes += part.bytes;
+    calls[{o.name, std::llround(flops), std::llround(bytes)}].push_back(std::exchange(call, {}));
+  }
+  return calls;
+}
+
+// ---- fitting
+
+// The value at which `mean_ratio`, which falls with it, is 1.
+double solve(const std::function<double(double)>& mean_ratio) {
+  double low = 1e-6, high = 1e3;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = std::sqrt(low * high);
+    (mean_ratio(middle) > 1 ? low : high) = middle;
+  }
+  return std::sqrt(low * high);
+}
+
+// Mean of modelled / measured, weighted by the time that the operations take of a step.
+double mean_ratio(const GpuSpec& gpu, const Operations& operations) {
+  double sum = 0, shares = 0;
+  for (const MeasuredOperation* o : operations) {
+    sum += o->share * modelled_s(gpu, *o) / o->seconds;
+    shares += o->share;
+  }
+  return sum / shares;
+}
+
+// Mean square of log(modelled / measured), weighted in the same way.
+double mean_square(const GpuSpec& gpu, const Operations& operations) {
+  double sum = 0;
+  for (const MeasuredOperation* o : operations)
+    sum += o->share * std::pow(std::log(modelled_s(gpu, *o) / o->seconds), 2);
+  return sum;
+}
+
+// Fits `efficiency` to the operations. Above 1 it is the peak that is too low.
+void fit(GpuSpec& gpu, double GpuSpec::*efficiency, const Operations& operations,
+         const std::vector<double GpuSpec::*>& peaks) {
+  if (operations.empty()) return;
+  const double found = solve([&](double value) {
+    gpu.*efficiency = value;
+    return mean_ratio(gpu, operations);
+  });
+  for (double GpuSpec::*peak : peaks) gpu.*peak *= std::max(1.0, found);
+  gpu.*efficiency = std::min(1.0, found);
+}
+
+// The value of `shape` among `tried` with which the fit of `efficiency` leaves the least error.
+void fit_shape(GpuSpec& gpu, double GpuSpec::*efficiency, double GpuSpec::*shape,
+               const std::vector<double>& tried, const Operations& operations) {
+  double best = gpu.*shape, least = 1e300;
+  for (const double value : tried) {
+    GpuSpec one = gpu;
+    one.*shape = value;
+    fit(one, efficiency, operations, {});
+    if (const double square = mean_square(one, operations); square < least)
+      best = value, least = square;
+  }
+  gpu.*shape = best;
+}
+
+std::vector<double> depths() {
+  std::vector<double> values;
+  for (double value = 0; value < 4000; value = std::max(value * 1.15, value + 20))
+    values.push_back(value);
+  return values;
+}
+
+// Where the operations have different shapes: two that differ by 2 in the depth of their sums.
+bool have_shapes(const Operations& operations) {
+  if (operations.empty()) return false;
+  const auto [least, most] =
+      std::ranges::minmax(operations, {}, [](const MeasuredOperation* o) { return o->work().k; });
+  return most->work().k >= 2 * least->work().k;
+}
+
+double step_error(const Machine& machine, const std::vector<MeasuredTraining>& trained) {
+  double sum = 0;
+  for (const MeasuredTraining& one : trained)
+    sum += std::pow(std::log(predicted_s(machine, one) / one.step_s), 2);
+  return sum;
+}
+
+// From the steps, because it changes operations of a model alike.
+void fit_heat(Machine& machine, const std::vector<MeasuredTraining>& trained) {
+  double best = 0, least = 1e300;
+  for (double value = 0; value <= 0.6; value += 0.05) {
+    machine.gpu.gemm_heat = value;
+    if (const double error = step_error(machine, trained); error < least)
+      best = value, least = error;
+  }
+  machine.gpu.gemm_heat = best;
+}
+
+void fit_speeds(GpuSpec& gpu, const std::map<std::string, Operations>& by_name) {
+  for (const auto& [name, operations] : by_name) {
+    double share = 0;
+    for (const MeasuredOperation* o : operations) share += o->share;
+    if (share < kLeastShare) continue;
+    gpu.speeds.emplace_back(name, 1);
+    const double speed = solve([&](double value) {
+      gpu.speeds.back().second = value;
+      return mean_ratio(gpu, operations);
+    });
+    gpu.speeds.back().second = speed;
+    if (std::abs(speed - 1) < kLeastDifference) gpu.speeds.pop_back();
   }
 }
 
-struct MatmulShape {
-  std::int64_t m, n, k;
-};
+bool is_attention(const TracedOperation& o) {
+  return o.kind == Kind::AttentionForward || o.kind == Kind::AttentionBackward;
+}
 
-// Five matmuls, attention forward and backward with two sizes of heads, and two copies.
-constexpr std::int64_t kMeasuredOperations = 11;
+std::string kind_of(const MeasuredOperation& o) {
+  const TracedOperation& work = o.work();
+  const std::string kind = o.parts.size() > 1          ? work.name
+                           : work.kind == Kind::Matmul ? "matmul"
+                           : work.kind == Kind::Memory ? "memory-bound"
+                                                       : "attention";
+  return fmt::format("{} {}", kind, to_string(work.dtype));
+}
+
+// Four digits are more than what was measured has.
+void round(GpuSpec& gpu) {
+  const auto rounded = [](double& value) { value = std::stod(fmt::format("{:.4g}", value)); };
+  for (double* value :
+       {&gpu.bf16_tflops, &gpu.fp16_tflops, &gpu.fp32_tflops, &gpu.memory_gb_s,
+        &gpu.gemm_efficiency, &gpu.attention_efficiency, &gpu.memory_efficiency, &gpu.gemm_depth,
+        &gpu.attention_depth, &gpu.gemm_heat, &gpu.launch_us, &gpu.active_w})
+    rounded(*value);
+  for (auto& [name, speed] : gpu.speeds) rounded(speed);
+}
+
+std::string percent(double ratio) { return fmt::format("{:+.1f} %", 100 * ratio); }
 
 }  // namespace
 
-std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precision,
-                                                  std::int64_t largest, double effort,
-                                                  const ProgressCall& progress) {
+std::vector<MeasuredOperation> measured_operations(const std::vector<TraceSpan>& spans,
+                                                   const OperationTrace& counted, int steps,
+                                                   double step_s) {
+  std::vector<const TraceSpan*> ordered;
+  for (const TraceSpan& span : spans)
+    if (span.kind == SpanKind::Operation) ordered.push_back(&span);
+  std::ranges::stable_sort(ordered, {}, &TraceSpan::operation);
+  const std::map<CallKey, std::vector<Call>> calls = calls_of(counted);
+  std::map<CallKey, std::size_t> seen;
+  std::map<std::tuple<std::string, std::int64_t, std::int64_t>, MeasuredOperation> sums;
+  double found_s = 0, all_s = 0;
+  for (const TraceSpan* span : ordered) {
+    const double seconds = span->end_s - span->begin_s;
+    all_s += seconds;
+    const CallKey key{span->name.substr(0, span->name.find(' ')), std::llround(span->flops),
+                      span->bytes};
+    const auto same = calls.find(key);
+    if (same == calls.end()) continue;
+    found_s += seconds;
+    MeasuredOperation& sum = sums[{span->name, std::llround(span->flops), span->bytes}];
+    sum.name = span->name;
+    sum.parts = same->second[seen[key]++ % same->second.size()];
+    sum.calls += 1;
+    sum.seconds += seconds;
+  }
+  if (found_s <= 0.9 * all_s)
+    failure("the profile has {:.0f} % of its time in operations that the planner does not count",
+            100 * (1 - found_s / all_s));
+  const double device_s = steps * std::max(step_s - 1e-3 * Software{}.step_ms, step_s / 2);
+  const double scale = std::clamp(device_s / all_s, 1 / kMostScale, kMostScale);
   std::vector<MeasuredOperation> measured;
-  Arena arena(backend);
-  const auto allocate = [&](Shape shape, DType dtype) {
-    const Tensor x = arena.allocate(Region::Workspace, "calibration", dtype, shape);
-    backend.fill(x, 0.01);
-    return x;
-  };
-  const auto add = [&](const TracedOperation& operation, const std::function<void()>& call) {
-    const double seconds = time_of(backend, effort, call);
-    measured.push_back({operation, seconds});
-    if (progress) progress(std::ssize(measured), kMeasuredOperations);
-  };
-  const double width = static_cast<double>(size_of(precision));
-  const std::int64_t d = largest;
-  for (const MatmulShape& p : {MatmulShape{d, d, d},
-                               {d, d / 2, d / 2},
-                               {d / 2, 2 * d, d / 4},
-                               {d / 4, d, d / 2},
-                               {d / 4, d / 4, d}}) {
-    const Tensor a = allocate({p.m, p.k}, precision), b = allocate({p.n, p.k}, precision),
-                 c = allocate({p.m, p.n}, precision);
-    const double m = static_cast<double>(p.m), n = static_cast<double>(p.n),
-                 k = static_cast<double>(p.k);
-    TracedOperation o{.kind = Kind::Matmul, .dtype = precision, .name = "matmul"};
-    o.flops = 2 * m * n * k;
-    o.bytes = width * (m * k + n * k + m * n);
-    o.m = p.m, o.n = p.n, o.k = p.k;
-    add(o, [&] { backend.matmul(c, a, b, {.transpose_b = true}); });
+  for (auto& [key, sum] : sums) {
+    sum.share = sum.seconds / all_s;
+    sum.seconds *= scale / sum.calls;
+    sum.calls /= steps;
+    if (sum.seconds > 0) measured.push_back(std::move(sum));
   }
-  for (const std::int64_t dim : {64, 128}) {
-    const std::int64_t length = d / 2, heads = std::max<std::int64_t>(1, d / 512);
-    const Shape shape{1, length, heads, dim};
-    const Tensor q = allocate(shape, precision), k = allocate(shape, precision),
-                 v = allocate(shape, precision), out = allocate(shape, precision),
-                 dq = allocate(shape, precision), dk = allocate(shape, precision),
-                 dv = allocate(shape, precision),
-                 lse = allocate({1, heads, length}, accumulator_of(precision));
-    const AttentionOptions options{.scale = 0.1};
-    const double pairs = static_cast<double>(length) * static_cast<double>(length + 1) / 2 *
-                         static_cast<double>(heads * dim);
-    TracedOperation o{
-        .kind = Kind::AttentionForward, .dtype = precision, .name = "attention_forward"};
-    o.flops = 4 * pairs;
-    o.bytes = 4 * static_cast<double>(q.bytes());
-    o.m = heads, o.n = o.k = length, o.head_dim = dim;
-    add(o, [&] { backend.attention_forward(out, lse, q, k, v, options); });
-    o.kind = Kind::AttentionBackward;
-    o.name = "attention_backward";
-    o.flops = 10 * pairs;
-    o.bytes *= 2;
-    add(o, [&] { backend.attention_backward(dq, dk, dv, out, out, lse, q, k, v, options); });
-  }
-  for (const std::int64_t elements : {std::int64_t{1}, d * d * 4}) {
-    const Tensor from = allocate({elements}, DType::F32), to = allocate({elements}, DType::F32);
-    TracedOperation o{.kind = Kind::Memory, .name = elements == 1 ? "smallest kernel" : "copy"};
-    o.bytes = 2 * static_cast<double>(from.bytes());
-    add(o, [&] { backend.copy(to, from); });
-  }
+  std::ranges::sort(measured, std::greater(), &MeasuredOperation::share);
   return measured;
 }
 
-Machine calibrated(Machine machine, const std::vector<MeasuredOperation>& measured) {
+Machine calibrated(Machine machine, const std::vector<MeasuredTraining>& trained,
+                   double shortest_s) {
   GpuSpec& gpu = machine.gpu;
-  for (const MeasuredOperation& m : measured)
-    if (m.operation.kind == Kind::Memory && m.operation.bytes < 64) gpu.launch_us = m.seconds * 1e6;
-  // Memory first: the models of the other operations use its bandwidth.
-  const auto fit = [&](auto&& matches, double& efficiency, double most,
-                       const std::function<void(double)>& raise) {
-    GpuSpec ideal = gpu;
-    std::vector<double> ratios;
-    efficiency = 1;
-    ideal = gpu;
-    for (const MeasuredOperation& m : measured) {
-      if (!matches(m.operation)) continue;
-      const double launch = gpu.launch_us * 1e-6;
-      ratios.push_back((modelled(ideal, m.operation) - launch) /
-                       std::max(m.seconds - launch, 1e-9));
+  gpu.speeds.clear();
+  if (shortest_s > 0) gpu.launch_us = shortest_s * 1e6;
+  Operations matmuls, attention, memory;
+  std::map<std::string, Operations> by_name;
+  std::vector<double> watts;
+  for (const MeasuredTraining& training : trained) {
+    if (training.watts > gpu.idle_w) watts.push_back(training.watts);
+    for (const MeasuredOperation& o : training.operations) {
+      const TracedOperation& work = o.work();
+      by_name[std::string(speed_name(work))].push_back(&o);
+      if (is_attention(work)) attention.push_back(&o);
+      if (o.parts.size() > 1) continue;
+      if (work.kind == Kind::Memory) memory.push_back(&o);
+      if (work.kind == Kind::Matmul && work.dtype != DType::F8 && work.groups == 1 &&
+          speed_name(work) == work.name)
+        matmuls.push_back(&o);
     }
-    if (ratios.empty()) return;
-    const double ratio = median(ratios);
-    if (ratio > most) raise(ratio / most);
-    efficiency = std::clamp(ratio, 1e-6, most);
-  };
-  fit([](const TracedOperation& o) { return o.kind == Kind::Memory && o.bytes >= 64; },
-      gpu.memory_efficiency, 1, [&](double times) { gpu.memory_gb_s *= times; });
-  fit([](const TracedOperation& o) { return o.kind == Kind::Matmul; }, gpu.gemm_efficiency, 1,
-      [&](double times) {
-        gpu.bf16_tflops *= times;
-        gpu.fp16_tflops *= times;
-        gpu.fp32_tflops *= times;
-      });
-  if (std::any_of(measured.begin(), measured.end(),
-                  [](const MeasuredOperation& m) { return m.operation.kind == Kind::Matmul; }))
-    std::erase(machine.assumed, "gpu.gemm_efficiency");
-  fit(
-      [](const TracedOperation& o) {
-        return o.kind == Kind::AttentionForward || o.kind == Kind::AttentionBackward;
-      },
-      gpu.attention_efficiency, 1, [](double) {});
+  }
+  // Memory first: the models of the other operations use its bandwidth.
+  fit(gpu, &GpuSpec::memory_efficiency, memory, {&GpuSpec::memory_gb_s});
+  if (have_shapes(matmuls))
+    for (int round = 0; round < 3; ++round) {
+      fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_depth, depths(), matmuls);
+      fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_fill,
+                {0, 0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5}, matmuls);
+    }
+  fit(gpu, &GpuSpec::gemm_efficiency, matmuls,
+      {&GpuSpec::bf16_tflops, &GpuSpec::fp16_tflops, &GpuSpec::fp32_tflops});
+  if (!matmuls.empty()) std::erase(machine.assumed, "gpu.gemm_efficiency");
+  if (have_shapes(attention))
+    fit_shape(gpu, &GpuSpec::attention_efficiency, &GpuSpec::attention_depth, depths(), attention);
+  fit(gpu, &GpuSpec::attention_efficiency, attention, {});
+  fit_speeds(gpu, by_name);
+  gpu.gemm_heat = 0;
+  if (gpu.vendor != GpuVendor::None && trained.size() > 2) fit_heat(machine, trained);
+  if (!watts.empty()) {
+    gpu.active_w = median(watts);
+    gpu.wait_w = std::min(gpu.wait_w, gpu.active_w);
+  }
+  if (!trained.empty()) round(gpu);
   return machine;
 }
 
+std::vector<FitError> fit_errors(const Machine& machine,
+                                 const std::vector<MeasuredTraining>& trained) {
+  std::map<std::string, Operations> kinds;
+  for (const MeasuredTraining& training : trained)
+    for (const MeasuredOperation& o : training.operations)
+      if (o.share >= kListed) kinds[kind_of(o)].push_back(&o);
+  std::vector<FitError> errors;
+  for (const auto& [kind, operations] : kinds) {
+    std::vector<double> sizes;
+    double share = 0;
+    for (const MeasuredOperation* o : operations) {
+      sizes.push_back(std::abs(modelled_s(machine.gpu, *o) / o->seconds - 1));
+      share += o->share / static_cast<double>(trained.size());
+    }
+    errors.push_back({kind, static_cast<int>(sizes.size()), share,
+                      mean_ratio(machine.gpu, operations) - 1, median(sizes),
+                      quantile(sizes, 0.9)});
+  }
+  std::ranges::sort(errors, std::greater(), &FitError::share);
+  return errors;
+}
+
 std::string calibration_table(const Machine& machine,
-                              const std::vector<MeasuredOperation>& measured) {
-  std::string text = fmt::format("{:<20}{:>24}{:>14}{:>12}{:>14}{:>9}\n", "operation", "shape",
-                                 "measured us", "TFLOP/s", "modelled us", "error");
-  for (const MeasuredOperation& m : measured) {
-    const TracedOperation& o = m.operation;
-    const std::string shape = o.kind == Kind::Memory ? fmt::format("{:.3g} bytes", o.bytes)
-                                                     : fmt::format("{} x {} x {}", o.m, o.n, o.k);
-    const double model = modelled(machine.gpu, o);
-    text += fmt::format("{:<20}{:>24}{:>14.1f}{:>12.3f}{:>14.1f}{:>8.1f}%\n", o.name, shape,
-                        m.seconds * 1e6, o.flops / m.seconds / 1e12, model * 1e6,
-                        100 * (model / m.seconds - 1));
+                              const std::vector<MeasuredTraining>& trained) {
+  std::string text;
+  for (const MeasuredTraining& training : trained) {
+    text += fmt::format("{}\n{:<52}{:>8}{:>8}{:>13}{:>13}{:>10}\n", training.name, "operation",
+                        "calls", "% step", "measured us", "modelled us", "error");
+    for (const MeasuredOperation& o : training.operations) {
+      if (o.share < kListed) continue;
+      const double model = modelled_s(machine.gpu, o);
+      const std::string name = o.work().kind != Kind::Memory
+                                   ? o.name
+                                   : fmt::format("{} {:.3g} B", o.name, o.work().bytes);
+      text +=
+          fmt::format("{:<52}{:>8.0f}{:>8.1f}{:>13.1f}{:>13.1f}{:>10}\n", name, o.calls,
+                      100 * o.share, o.seconds * 1e6, model * 1e6, percent(model / o.seconds - 1));
+    }
+    text += "\n";
+  }
+  text += fmt::format("{:<28}{:>8}{:>8}{:>10}{:>10}{:>10}\n", "fit", "shapes", "% step", "bias",
+                      "median", "90 %");
+  for (const FitError& error : fit_errors(machine, trained))
+    text +=
+        fmt::format("{:<28}{:>8}{:>8.1f}{:>10}{:>9.1f}%{:>9.1f}%\n", error.kind, error.operations,
+                    100 * error.share, percent(error.bias), 100 * error.median, 100 * error.most);
+  text += fmt::format("\n{:<52}{:>13}{:>13}{:>10}{:>8}\n", "training", "measured ms",
+                      "predicted ms", "error", "W");
+  for (const MeasuredTraining& training : trained) {
+    const double step_s = predicted_s(machine, training);
+    text += fmt::format("{:<52}{:>13.2f}{:>13.2f}{:>10}{:>8}\n", training.name,
+                        training.step_s * 1e3, step_s * 1e3, percent(step_s / training.step_s - 1),
+                        training.watts > 0 ? fmt::format("{:.0f}", training.watts) : "-");
   }
   return text;
 }

@@ -36,7 +36,12 @@ void describe(V& v, GpuSpec& c) {
   v("gemm_efficiency", c.gemm_efficiency, kEfficiency);
   v("attention_efficiency", c.attention_efficiency, kEfficiency);
   v("memory_efficiency", c.memory_efficiency, kEfficiency);
+  v("gemm_depth", c.gemm_depth, between(0, 1e6));
+  v("gemm_fill", c.gemm_fill, between(0, 1e6));
+  v("gemm_heat", c.gemm_heat, between(0, 1));
+  v("attention_depth", c.attention_depth, between(0, 1e6));
   v("launch_us", c.launch_us, between(0, 1e6));
+  v("speeds", c.speeds, Range{.low = 0, .high = 1000, .low_open = true});
   v("multiprocessors", c.multiprocessors, kCount);
   v("own_gb", c.own_gb, kRate);
   v("margin", c.margin, between(0, 0.5));
@@ -155,6 +160,11 @@ double GpuSpec::tflops(DType precision) const {
     default:
       failure("no matmuls in {}", to_string(precision));
   }
+}
+
+double GpuSpec::speed(std::string_view operation) const {
+  const auto found = std::ranges::find(speeds, operation, &std::pair<std::string, double>::first);
+  return found == speeds.end() ? 1 : found->second;
 }
 
 // More than idle, because kernels of collectives poll. The fraction is assumed.

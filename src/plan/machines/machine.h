@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "energy/carbon.h"
@@ -31,7 +32,15 @@ struct GpuSpec {
   double gemm_efficiency = 0.75;       // large matmuls
   double attention_efficiency = 0.45;  // fused attention with heads of 128
   double memory_efficiency = 0.8;      // memory-bound kernels
-  double launch_us = 4;                // the shortest kernel, including the gap to the next
+  double gemm_depth = 200;             // steps of the sum at which a matmul reaches half of that
+  double gemm_fill = 0.3;              // waves of tiles lost at the start and the end of a matmul
+  // At the power limit, clocks fall where matmuls are much of the time: they take 1 + gemm_heat x
+  // (their fraction of a micro-batch - 0.7) times as long.
+  double gemm_heat = 0;
+  double attention_depth = 0;  // as gemm_depth, in keys
+  double launch_us = 4;        // the shortest kernel, including the gap to the next
+  // Operations of this engine by name, where measured: relative to what the efficiencies say.
+  std::vector<std::pair<std::string, double>> speeds = {};
   std::int64_t multiprocessors = 100;
   double own_gb = 2;  // memory used by context and libraries
   // Fraction of memory_gb that a planned layout leaves free: workspaces of libraries took up to 0.6
@@ -43,6 +52,7 @@ struct GpuSpec {
   double idle_w = 0;
 
   double tflops(DType precision) const;
+  double speed(std::string_view operation) const;  // 1: not in `speeds`
   double busy_w() const { return active_w > 0 ? active_w : tdp_w; }
   double waiting_w() const;
   double usable_bytes() const { return memory_gb * (1 - margin) * 1e9; }

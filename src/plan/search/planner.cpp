@@ -173,6 +173,7 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const StateOffload& offl
     }
     if (chunk.head) cost.forward += p.head;  // includes the backward of the head
   }
+  add_heat(machine_.gpu, cost.forward, cost.backward);
   const StateTrace& held = state(l, offload, all.contents[static_cast<std::size_t>(stage)], stage);
   if (software_.accumulation_bytes > 0) {
     const double accumulation_s =
@@ -242,15 +243,18 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
       (of_matrices ? matrices : gathers_weights ? weights : over_data ? gradients : small) += time;
     }
     for (const TracedOperation& operation : held.step_matmuls)
-      matrices += matmul_s(machine_.gpu, software_, operation);
+      matrices += operation_s(machine_.gpu, software_, operation);
+    double step_bytes = 0;  // as many as would take the time at a speed of 1
+    for (const auto& [name, bytes] : held.step_bytes)
+      step_bytes += bytes / machine_.gpu.speed(name);
     waits =
         std::max(waits, small + gradients - before_backward - hides * costs[i].backward.total_s);
     gathers = std::max(
         gathers, weights - before_forward - software_.overlaps_gather * costs[i].forward.total_s);
-    optimizer = std::max(
-        optimizer, memory_s(machine_.gpu, software_, held.step_bytes / software_.elementwise) +
-                       held.step_kernels * machine_.gpu.launch_us * 1e-6 + matrices +
-                       costs[i].first_s);
+    optimizer =
+        std::max(optimizer, memory_s(machine_.gpu, software_, step_bytes / software_.elementwise) +
+                                held.step_kernels * machine_.gpu.launch_us * 1e-6 + matrices +
+                                costs[i].first_s);
     before_backward += costs[i].backward.total_s;
     before_forward += costs[i].forward.total_s;
   }
