@@ -7,8 +7,8 @@
 #include "cli/process.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "simulate/step/replay_file.h"
 #include "simulate/report.h"
+#include "simulate/step/replay_file.h"
 
 namespace kintsugi {
 namespace {

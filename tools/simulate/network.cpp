@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace kintsugi {
 
@@ -34,23 +35,13 @@ DragonflyShape dragonfly_shape(unsigned nodes) {
   while (groups() > shape.routers) shape.routers *= 2;
   shape.groups = groups();
   if (shape.groups > 1)
-    shape.global_links = std::max(
-        1u, static_cast<unsigned>(kGlobalShare * shape.routers * kNodesOfRouter /
-                                  (shape.groups - 1)));
+    shape.global_links = std::max(1u, static_cast<unsigned>(kGlobalShare * shape.routers *
+                                                            kNodesOfRouter / (shape.groups - 1)));
   return shape;
 }
 
 std::uint64_t whole_bytes(double bytes) {
   return static_cast<std::uint64_t>(std::max(1.0, std::round(bytes)));
-}
-
-sg::Link* unshared_link(sg::NetZone* zone, const std::string& name, double gb_s,
-                        double latency_us) {
-  sg::Link* link = zone->create_link(name, gb_s * 1e9);
-  link->set_latency(latency_us * 1e-6);
-  link->set_sharing_policy(sg::Link::SharingPolicy::FATPIPE);
-  link->seal();
-  return link;
 }
 
 }  // namespace
@@ -72,8 +63,7 @@ Network::Network(const StepReplay& replay, NetworkKind kind) : replay_(replay) {
   root->seal();
 }
 
-// A node is one host, which sends with all its adapters together. Its latency is half of that of a
-// message, which has a sender and a receiver. Switches have none.
+// A node is one host, which sends with all its adapters together.
 void Network::make_nodes(sg::NetZone* root, NetworkKind kind) {
   const NodeSpec& node = replay_.node;
   const auto used = static_cast<unsigned>((replay_.ranks + node.gpus - 1) / node.gpus);
@@ -85,13 +75,11 @@ void Network::make_nodes(sg::NetZone* root, NetworkKind kind) {
                      static_cast<simgrid::kernel::routing::NetPoint*>(nullptr));
   };
   const auto inside = [&](sg::NetZone* zone, const std::vector<unsigned long>&, unsigned long id) {
-    return unshared_link(zone, fmt::format("inside{}", id), kUnlimited * 1e-9, node.latency_us);
+    return zone->create_link(fmt::format("inside{}", id), kUnlimited)
+        ->set_sharing_policy(sg::Link::SharingPolicy::FATPIPE)
+        ->seal();
   };
-  const auto adapter = [&](sg::NetZone* zone, const std::vector<unsigned long>&, unsigned long id) {
-    return unshared_link(zone, fmt::format("latency{}", id), kUnlimited * 1e-9,
-                         replay_.network.latency_us / 2);
-  };
-  const sg::ClusterCallbacks make(host, inside, adapter);
+  const sg::ClusterCallbacks make(host, inside, nullptr);
   const auto policy = sg::Link::SharingPolicy::SPLITDUPLEX;
   if (kind == NetworkKind::Dragonfly) {
     const DragonflyShape shape = dragonfly_shape(used);
@@ -102,7 +90,7 @@ void Network::make_nodes(sg::NetZone* root, NetworkKind kind) {
                                kNodesOfRouter},
                               make, bytes_s, 0, policy)
         ->seal();
-    text_ = fmt::format("a dragonfly of {} nodes in {} groups of {}", used, shape.groups,
+    text_ = fmt::format("a dragonfly of {}, {} in a group", format_number(used, "node"),
                         shape.routers * kNodesOfRouter);
     return;
   }
@@ -112,7 +100,7 @@ void Network::make_nodes(sg::NetZone* root, NetworkKind kind) {
   sg::create_fatTree_zone("nodes", root, leaves == 1 ? one_switch : two_levels, make, bytes_s, 0,
                           policy)
       ->seal();
-  text_ = fmt::format("a fat tree of {} nodes, {} on a switch", used,
+  text_ = fmt::format("a fat tree of {}, {} on a switch", format_number(used, "node"),
                       leaves == 1 ? used : kNodesOfSwitch);
 }
 
@@ -122,18 +110,19 @@ void Network::make_gpus(sg::NetZone* root) {
   sg::NetZone* zone = sg::create_full_zone("gpus");
   zone->set_parent(root);
   std::vector<std::array<sg::Link*, 2>> out, in;  // to the module, to others
-  const auto ports = [&](const std::string& name, double latency_us) {
+  const auto ports = [&](const std::string& name) {
     const auto port = [&](const char* to, double gb_s) {
-      return zone->create_link(name + to, gb_s > 0 ? gb_s * 1e9 : kUnlimited)
-          ->set_latency(latency_us * 1e-6)
+      return zone
+          ->create_link(name + to, gb_s > 0 ? gb_s * 1e9 : kUnlimited)
+
           ->seal();
     };
     return std::array{port(" module", node.module_gb_s), port(" others", node.link_gb_s)};
   };
   for (int gpu = 0; gpu < node.gpus; ++gpu) {
     gpus_.push_back(zone->create_host(fmt::format("gpu{}", gpu), 1e9)->seal());
-    out.push_back(ports(fmt::format("out{}", gpu), node.latency_us));
-    in.push_back(ports(fmt::format("in{}", gpu), 0));
+    out.push_back(ports(fmt::format("out{}", gpu)));
+    in.push_back(ports(fmt::format("in{}", gpu)));
   }
   for (std::size_t a = 0; a < gpus_.size(); ++a)
     for (std::size_t b = 0; b < gpus_.size(); ++b) {
@@ -162,13 +151,18 @@ Network::Flows Network::start(const std::vector<NodeFlow>& flows, double scale) 
   return started;
 }
 
+double Network::end_s(const Flows& flows) {
+  double end = 0;
+  for (const sg::CommPtr& flow : flows) end = std::max(end, flow->get_finish_time());
+  return end;
+}
+
 Network::Flows Network::start(const std::vector<GpuFlow>& flows) {
   Flows started;
   for (const GpuFlow& flow : flows)
-    started.push_back(
-        sg::Comm::sendto_async(gpus_.at(static_cast<std::size_t>(flow.from)),
-                               gpus_.at(static_cast<std::size_t>(flow.to)),
-                               whole_bytes(flow.bytes)));
+    started.push_back(sg::Comm::sendto_async(gpus_.at(static_cast<std::size_t>(flow.from)),
+                                             gpus_.at(static_cast<std::size_t>(flow.to)),
+                                             whole_bytes(flow.bytes)));
   flows_ += static_cast<std::int64_t>(flows.size());
   return started;
 }

@@ -13,6 +13,7 @@ NetworkKind parse_network_kind(const std::string& name);  // UserError lists the
 std::string to_string(NetworkKind kind);
 
 // The nodes of a job and the GPUs of one node in SimGrid, whose engine must exist. One per process.
+// Its links have bandwidths; latencies are those of Traffic.
 class Network {
  public:
   Network(const StepReplay& replay, NetworkKind kind);
@@ -22,6 +23,7 @@ class Network {
   Flows start(const std::vector<NodeFlow>& flows, double scale);
   Flows start(const std::vector<GpuFlow>& flows);
   static void wait(const Flows& flows) { simgrid::s4u::Comm::wait_all(flows); }
+  static double end_s(const Flows& flows);  // when the last one ended
   simgrid::s4u::Host* any_host() const { return nodes_.front(); }
 
   const std::string& text() const { return text_; }  // "a fat tree of 128 nodes, …"

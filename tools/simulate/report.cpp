@@ -17,7 +17,7 @@ constexpr double kAgreement = 10;  // percent
 struct Part {
   const char* key;
   const char* text;
-  double StepParts::* seconds;
+  double StepParts::*seconds;
 };
 constexpr std::array<Part, 7> kParts = {{
     {"computing_s", "compute (slowest stage)", &StepParts::compute_s},
@@ -51,15 +51,16 @@ std::string why(const SimulatedStep& step) {
   const Part* largest = &kParts.front();
   for (const Part& part : kParts)
     if (gap(part) > gap(*largest)) largest = &part;
-  return fmt::format("The simulated step is {:.0f} % {} than the priced one, most of it in \"{}\".\n",
-                     std::abs(by), by > 0 ? "longer" : "shorter", largest->text);
+  return fmt::format(
+      "The simulated step is {:.0f} % {} than the priced one, most of it in \"{}\".\n",
+      std::abs(by), by > 0 ? "longer" : "shorter", largest->text);
 }
 
 }  // namespace
 
 std::string step_text(const StepReplay& replay, const SimulatedStep& step) {
-  std::string text = fmt::format("{} on {}, simulated on {}:\n", replay.layout, replay.machine,
-                                 step.network);
+  std::string text =
+      fmt::format("{} on {}, simulated on {}:\n", replay.layout, replay.machine, step.network);
   const auto line = [&](const std::string& name, double priced, double simulated, double scale,
                         const char* unit) {
     text += fmt::format("  {:<44}{:>11.4f} {}{:>11.4f} {}{:>10}\n", name, scale * priced, unit,
@@ -89,14 +90,13 @@ std::string step_json(const StepReplay& replay, const SimulatedStep& step, Netwo
                      {"bytes", replay.calls[i].bytes},
                      {"priced_s", replay.calls[i].priced_s},
                      {"simulated_s", step.call_s[i]}});
-  return json_lines(
-      {{"layout", replay.layout},
-       {"network", to_string(kind)},
-       {"flows", step.flows},
-       {"difference_percent", percent(step.simulated.step_s(), step.priced.step_s())},
-       {"priced", parts(step.priced)},
-       {"simulated", parts(step.simulated)},
-       {"calls", calls}});
+  return json_lines({{"layout", replay.layout},
+                     {"network", to_string(kind)},
+                     {"flows", step.flows},
+                     {"difference_percent", percent(step.simulated.step_s(), step.priced.step_s())},
+                     {"priced", parts(step.priced)},
+                     {"simulated", parts(step.simulated)},
+                     {"calls", calls}});
 }
 
 }  // namespace kintsugi

@@ -75,11 +75,11 @@ class StepSimulation {
   void measure(const StepReplay::Call& call) {
     const RankRange all{0, r_.ranks};
     const Traffic ring = ring_traffic(r_, call, all);
-    double seconds = run_traffic(ring), halving_s = 0;
-    const std::vector<Traffic> steps = halving_traffic(r_, call, all);
-    for (const Traffic& step : steps) halving_s += run_traffic(step);
-    halves_.push_back(!steps.empty() && halving_s < seconds);
-    if (halves_.back()) seconds = halving_s;
+    double seconds = run_traffic(ring), steps_s = 0;
+    const std::vector<Traffic> steps = logarithmic_traffic(r_, call, all);
+    for (const Traffic& step : steps) steps_s += run_traffic(step);
+    stepwise_.push_back(!steps.empty() && steps_s < seconds);
+    if (stepwise_.back()) seconds = steps_s;
     call_s_.push_back(r_.slowdown * seconds);
     inside_s_.push_back(ring.network.empty() ? call_s_.back()
                                              : r_.slowdown * run_traffic({{}, ring.inside, 0}));
@@ -92,8 +92,8 @@ class StepSimulation {
     if (!traffic.network.empty() || traffic.latency_s > 0) return traffic;
     const std::int64_t ranks = r_.ranks / r_.pipeline.stages;
     const RankRange range{stage * ranks, (stage + 1) * ranks};
-    if (!halves_[call]) return traffic = ring_traffic(r_, r_.calls[call], range);
-    for (const Traffic& step : halving_traffic(r_, r_.calls[call], range)) {
+    if (!stepwise_[call]) return traffic = ring_traffic(r_, r_.calls[call], range);
+    for (const Traffic& step : logarithmic_traffic(r_, r_.calls[call], range)) {
       traffic.network.insert(traffic.network.end(), step.network.begin(), step.network.end());
       traffic.latency_s += step.latency_s;
     }
@@ -129,9 +129,7 @@ class StepSimulation {
     start_ = clock_s();
     const int stages = r_.pipeline.stages;
     for (int stage = 0; stage < stages; ++stage) states_.push_back(state_of(stage));
-    const auto hop = [&](int from, int to) {
-      hops_[{from, to}] = message_traffic(r_, from, (to + stages) % stages).network;
-    };
+    const auto hop = [&](int from, int to) { hops_[{from, to}] = message_traffic(r_, from, to); };
     for (int stage = 0; stages > 1 && stage < stages; ++stage)
       for (const int way : {-1, 1}) hop(stage, (stage + way + stages) % stages);
     std::vector<sg::ActorPtr> actors;
@@ -211,7 +209,7 @@ class StepSimulation {
     const bool activation = action.kind == ActionKind::SendActivation;
     const PipelineChunk to = *neighbour(activation, {stage, action.chunk});
     Message& message = messages_[{activation, to.rank, to.chunk, action.micro_batch}];
-    message.flows = network_.start(hops_[{stage, to.rank}], r_.slowdown);
+    message.flows = network_.start(hops_[{stage, to.rank}].network, r_.slowdown);
     message.sent->release();
   }
 
@@ -224,8 +222,11 @@ class StepSimulation {
     const MessageKey key{forward, stage, action.chunk, action.micro_batch};
     const sg::SemaphorePtr sent = messages_[key].sent;
     sent->acquire();
-    Network::wait(messages_[key].flows);
+    const Network::Flows flows = std::move(messages_[key].flows);
     messages_.erase(key);
+    Network::wait(flows);
+    const double latency_s = r_.slowdown * hops_[{from->rank, stage}].latency_s;
+    pass(Network::end_s(flows) + latency_s - clock_s());
   }
 
   void compute(int stage, const Action& action, int number) {
@@ -264,13 +265,13 @@ class StepSimulation {
 
   static void add_waits(const ItemTime& time, double times, StepParts& parts) {
     for (const auto& [group, seconds] : time.exposed)
-      (group == "experts"                                   ? parts.experts_s
+      (group == "experts"                                ? parts.experts_s
        : group == "tp" || group == "cp" || group == "kv" ? parts.tensor_s
-                                                          : parts.data_s) += times * seconds;
+                                                         : parts.data_s) += times * seconds;
   }
 
   StepParts parts() const {
-    const auto most = [&](double StageState::* seconds) {
+    const auto most = [&](double StageState::*seconds) {
       double result = 0;
       for (const StageState& state : states_) result = std::max(result, state.*seconds);
       return result;
@@ -282,7 +283,8 @@ class StepSimulation {
     StepParts parts{.update_s = r_.priced.update_s, .other_s = r_.priced.other_s};
     add_waits(slowest, m, parts);
     parts.compute_s = m * (slowest.total_s - slowest.exposed_s());
-    // Waits for weights are at the start of the step; behind the first stage they are in the bubble.
+    // Waits for weights are at the start of the step; behind the first stage they are in the
+    // bubble.
     const double computed = most(&StageState::computed_s);
     const double idle = std::max(0.0, computed - m * slowest.total_s);
     const double weights = std::min(idle, most(&StageState::weights_wait_s));
@@ -301,19 +303,19 @@ class StepSimulation {
     StepParts waits;
     add_waits(slowest, r_.pipeline.micro_batches, waits);
     const double experts = std::min(p.tensor_s, waits.experts_s);
-    return {p.compute_s, p.bubble_s, p.tensor_s - experts, experts,
-            p.data_s,    p.update_s, p.other_s};
+    return {p.compute_s, p.bubble_s, p.tensor_s - experts, experts, p.data_s,
+            p.update_s,  p.other_s};
   }
 
   const StepReplay& r_;
   Network network_;
   PipelineSchedule schedule_;
-  // By call: time alone, with the slowdown; that of the messages within a node; the algorithm.
+  // By call: time alone, with the slowdown; that of the messages within a node; whether by steps.
   std::vector<double> call_s_, inside_s_;
-  std::vector<bool> halves_;
+  std::vector<bool> stepwise_;
   std::vector<std::vector<ChunkTime>> chunks_;
   std::map<std::pair<std::size_t, int>, Traffic> of_stages_;
-  std::map<std::pair<int, int>, std::vector<NodeFlow>> hops_;
+  std::map<std::pair<int, int>, Traffic> hops_;  // from stage to stage
   std::map<MessageKey, Message> messages_;
   std::vector<StageState> states_;
   double start_ = 0;

@@ -10,8 +10,8 @@ namespace kintsugi {
 
 // Parts of a step, in seconds.
 struct StepParts {
-  double compute_s = 0;   // of the slowest stage
-  double pipeline_s = 0;  // bubble, and messages that a stage waits for
+  double compute_s = 0;                            // of the slowest stage
+  double pipeline_s = 0;                           // bubble, and messages that a stage waits for
   double tensor_s = 0, experts_s = 0, data_s = 0;  // communication that is waited for
   double update_s = 0, other_s = 0;
 

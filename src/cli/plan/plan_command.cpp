@@ -21,7 +21,8 @@ namespace {
 void refuse_options_without_effect(const CLI::App& command) {
   using Rules = std::vector<std::pair<std::string, std::vector<std::string>>>;
   const Rules unused = {
-      {"--scaling", {"--config", "--best", "--explain", "--emit", "--data", "--tokenizer", "--simulate",
+      {"--scaling",
+       {"--config", "--best", "--explain", "--emit", "--data", "--tokenizer", "--simulate",
         "--replay"}},
       {"--nodes", {"--gpus"}},
       {"--config",

@@ -300,7 +300,9 @@ std::int64_t count_of(const char* option, const std::string& text) {
 
 void plan_search(PlanSearchOptions options) {
   const Machine machine = checked_machine(options);
-  const std::string simulator = options.simulate.empty() ? "" : find_simulator();
+  const std::string simulator =
+      options.simulate.empty() ? ""
+                               : find_simulator(std::filesystem::read_symlink("/proc/self/exe"));
   const PlanJob open = job_of(options);
   refuse_expert_options(options, open.model, options.model);
   const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);

@@ -1,6 +1,5 @@
 #include "cli/plan/simulator.h"
 
-#include <filesystem>
 #include <vector>
 
 #include "core/child_output.h"
@@ -14,15 +13,14 @@ constexpr double kTimeout = 3600;
 
 }  // namespace
 
-std::string find_simulator() {
-  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe");
-  if (const std::string beside = own.parent_path() / kProgram; std::filesystem::exists(beside))
+std::string find_simulator(const std::filesystem::path& program) {
+  if (const std::string beside = program.parent_path() / kProgram; std::filesystem::exists(beside))
     return beside;
   if (run_captured({kProgram, "--help"}, 60).found) return kProgram;
   user_error(
       "--simulate needs the program {}, which is neither beside {} nor on PATH: it is built where "
       "SimGrid is installed (Debian: libsimgrid-dev)",
-      kProgram, own.string());
+      kProgram, program.string());
 }
 
 std::string simulate_step(const std::string& simulator, const std::string& step,

@@ -113,11 +113,11 @@ class Planner::ReplayWriter {
   // Starts a collective of one layer for each shard group. Tickets of a layer are consecutive.
   void start(Items& items, const StateTrace& state, Collective kind, std::int64_t ticket) {
     for (const auto& [shard, bytes] : state.layer)
-      items.push_back({.kind = Item::Kind::Start,
-                       .index = call(to_string(shard), kind,
-                                     kind == Collective::AllGather ? bytes.weights
-                                                                   : bytes.gradients),
-                       .ticket = ticket++});
+      items.push_back(
+          {.kind = Item::Kind::Start,
+           .index = call(to_string(shard), kind,
+                         kind == Collective::AllGather ? bytes.weights : bytes.gradients),
+           .ticket = ticket++});
   }
   void wait(Items& items, const StateTrace& state, std::int64_t ticket) const {
     for (std::size_t i = 0; i < state.layer.size(); ++i)
@@ -138,8 +138,7 @@ class Planner::ReplayWriter {
     for (int i = 0; i < n; ++i) {
       if (gathers) wait(items, state, gather(i));
       if (gathers && i + 1 < n) start(items, state, Collective::AllGather, gather(i + 1));
-      items.push_back(
-          layer(backward ? chunk.last_layer - 1 - i : chunk.first_layer + i, backward));
+      items.push_back(layer(backward ? chunk.last_layer - 1 - i : chunk.first_layer + i, backward));
       if (scatters && i > 0) wait(items, state, scatter(i - 1));
       if (scatters) start(items, state, Collective::ReduceScatter, scatter(i));
     }
@@ -156,8 +155,7 @@ class Planner::ReplayWriter {
       result.backward.push_back(piece(embedding + 1));
     }
     // The head and its backward. Chunks of tokens that are not traced take as long as the others.
-    if (chunk.head)
-      result.forward.push_back(piece(embedding + 2, 1 + cost_.trace.head_extra / 2));
+    if (chunk.head) result.forward.push_back(piece(embedding + 2, 1 + cost_.trace.head_extra / 2));
     return result;
   }
 
@@ -171,8 +169,7 @@ class Planner::ReplayWriter {
       const auto& [name, kind] = key;
       const TrafficUse use = use_of(parse_group_kind(name), kind);
       // Counted with the update, or with each layer.
-      if (use == TrafficUse::Matrices ||
-          (use == TrafficUse::ScatteredGradients && l_.zero >= 2))
+      if (use == TrafficUse::Matrices || (use == TrafficUse::ScatteredGradients && l_.zero >= 2))
         continue;
       auto& list = use == TrafficUse::Weights ? stage.weights
                    : use == TrafficUse::Sums  ? stage.sums
@@ -252,38 +249,38 @@ std::string to_json(const StepReplay& r) {
                      {"priced_s", call.priced_s}});
   for (const StepReplay::Items& piece : r.pieces) pieces.push_back(json_of(piece));
   for (const StepReplay::Stage& stage : r.stages) stages.push_back(json_of(stage));
-  const ordered_json root = {{"format", kReplayFormat},
-                             {"layout", r.layout},
-                             {"machine", r.machine},
-                             {"ranks", r.ranks},
-                             {"node",
-                              {{"gpus", r.node.gpus},
-                               {"module_gpus", r.node.module_gpus},
-                               {"module_gb_s", r.node.module_gb_s},
-                               {"link_gb_s", r.node.link_gb_s},
-                               {"latency_us", r.node.latency_us}}},
-                             {"network",
-                              {{"gb_s", r.network.gb_s}, {"latency_us", r.network.latency_us}}},
-                             {"slowdown", r.slowdown},
-                             {"groups", groups},
-                             {"calls", calls},
-                             {"pieces", pieces},
-                             {"pipeline",
-                              {{"schedule", to_string(r.pipeline.kind)},
-                               {"stages", r.pipeline.stages},
-                               {"micro_batches", r.pipeline.micro_batches},
-                               {"chunks", r.pipeline.chunks},
-                               {"message_bytes", r.message_bytes},
-                               {"weight_share", r.weight_share}}},
-                             {"stages", stages},
-                             {"priced",
-                              {{"step_s", r.priced.step_s},
-                               {"compute_s", r.priced.compute_s},
-                               {"bubble_s", r.priced.bubble_s},
-                               {"tensor_s", r.priced.tensor_s},
-                               {"data_s", r.priced.data_s},
-                               {"update_s", r.priced.update_s},
-                               {"other_s", r.priced.other_s}}}};
+  const ordered_json root = {
+      {"format", kReplayFormat},
+      {"layout", r.layout},
+      {"machine", r.machine},
+      {"ranks", r.ranks},
+      {"node",
+       {{"gpus", r.node.gpus},
+        {"module_gpus", r.node.module_gpus},
+        {"module_gb_s", r.node.module_gb_s},
+        {"link_gb_s", r.node.link_gb_s},
+        {"latency_us", r.node.latency_us}}},
+      {"network", {{"gb_s", r.network.gb_s}, {"latency_us", r.network.latency_us}}},
+      {"slowdown", r.slowdown},
+      {"groups", groups},
+      {"calls", calls},
+      {"pieces", pieces},
+      {"pipeline",
+       {{"schedule", to_string(r.pipeline.kind)},
+        {"stages", r.pipeline.stages},
+        {"micro_batches", r.pipeline.micro_batches},
+        {"chunks", r.pipeline.chunks},
+        {"message_bytes", r.message_bytes},
+        {"weight_share", r.weight_share}}},
+      {"stages", stages},
+      {"priced",
+       {{"step_s", r.priced.step_s},
+        {"compute_s", r.priced.compute_s},
+        {"bubble_s", r.priced.bubble_s},
+        {"tensor_s", r.priced.tensor_s},
+        {"data_s", r.priced.data_s},
+        {"update_s", r.priced.update_s},
+        {"other_s", r.priced.other_s}}}};
   return root.dump() + "\n";
 }
 

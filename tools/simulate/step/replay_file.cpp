@@ -159,7 +159,9 @@ void read_pipeline(const Value& pipeline, StepReplay& replay) {
 }
 
 StepReplay::Priced priced_of(const Value& priced) {
-  const auto seconds = [&](const char* key) { return priced[key].number(-kMostSeconds, kMostSeconds); };
+  const auto seconds = [&](const char* key) {
+    return priced[key].number(-kMostSeconds, kMostSeconds);
+  };
   return {priced["step_s"].number(1e-9, kMostSeconds),
           seconds("compute_s"),
           seconds("bubble_s"),
@@ -192,8 +194,8 @@ StepReplay parse_replay(const std::string& text, const std::string& source) {
                             call["priced_s"].number(0, kMostSeconds)};
   });
   const StepReplay without_pieces = replay;
-  replay.pieces = list_of(root["pieces"],
-                          [&](const Value& piece) { return items_of(piece, without_pieces); });
+  replay.pieces =
+      list_of(root["pieces"], [&](const Value& piece) { return items_of(piece, without_pieces); });
   read_pipeline(root["pipeline"], replay);
   replay.stages =
       list_of(root["stages"], [&](const Value& stage) { return stage_of(stage, replay); });

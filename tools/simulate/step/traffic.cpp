@@ -36,7 +36,7 @@ class Messages {
     for (const auto& [gpus, bytes] : inside_)
       traffic.inside.push_back({gpus.first, gpus.second, bytes});
     const double hop_us = between_.empty() ? replay_.node.latency_us : replay_.network.latency_us;
-    if (!inside_.empty() || !between_.empty()) traffic.latency_s = (hops - 1) * hop_us * 1e-6;
+    if (!inside_.empty() || !between_.empty()) traffic.latency_s = hops * hop_us * 1e-6;
     return traffic;
   }
 
@@ -126,19 +126,22 @@ Traffic ring_traffic(const StepReplay& replay, const StepReplay::Call& call, Ran
   return messages.traffic(hops);
 }
 
-std::vector<Traffic> halving_traffic(const StepReplay& replay, const StepReplay::Call& call,
-                                     RankRange ranks) {
+// A step and its counterpart on the way back take the same time: they are one step of two hops.
+std::vector<Traffic> logarithmic_traffic(const StepReplay& replay, const StepReplay::Call& call,
+                                         RankRange ranks) {
   const StepReplay::Group& group = replay.groups[call.group];
   std::vector<Traffic> steps;
-  if (call.kind != Collective::AllReduce || (group.size & (group.size - 1)) != 0) return steps;
+  if (call.kind != Collective::AllReduce) return steps;
+  const bool halves = (group.size & (group.size - 1)) == 0;
   double bytes = call.bytes;
   for (std::int64_t distance = 1; distance < group.size; distance *= 2) {
     Messages messages(replay, ranks);
-    bytes /= 2;
+    if (halves) bytes /= 2;
     for (std::int64_t rank = ranks.first; rank < ranks.end; ++rank) {
       const Place place(replay, group, rank);
+      if (!halves && place.position % (2 * distance) != distance) continue;
       const std::int64_t to = place.rank(place.position ^ distance);
-      if (is_inside(replay, to)) messages.add(rank, to, 2 * bytes);  // halving and doubling
+      if (is_inside(replay, to)) messages.add(rank, to, 2 * bytes);
     }
     steps.push_back(messages.traffic(2));
   }

@@ -22,7 +22,7 @@ struct GpuFlow {
 struct Traffic {
   std::vector<NodeFlow> network = {};
   std::vector<GpuFlow> inside = {};
-  double latency_s = 0;  // of all hops that follow the first
+  double latency_s = 0;  // of all hops, one after the other
 };
 
 // The ranks of one stage, or all.
@@ -33,10 +33,11 @@ struct RankRange {
 // The messages of all groups of these ranks, by a ring or a direct exchange. The steps of a ring
 // are equal: they are one step with the bytes of all.
 Traffic ring_traffic(const StepReplay& replay, const StepReplay::Call& call, RankRange ranks);
-// An all-reduce by recursive halving and doubling, step by step; empty if the size of the group is
-// not a power of two.
-std::vector<Traffic> halving_traffic(const StepReplay& replay, const StepReplay::Call& call,
-                                     RankRange ranks);
+// An all-reduce in steps whose number grows with the logarithm of the group's size, one after the
+// other: recursive halving and doubling, or a tree if the size is not a power of two. Empty for
+// other collectives.
+std::vector<Traffic> logarithmic_traffic(const StepReplay& replay, const StepReplay::Call& call,
+                                         RankRange ranks);
 // From each rank of a stage to the rank at the same place in another one.
 Traffic message_traffic(const StepReplay& replay, int from_stage, int to_stage);
 
