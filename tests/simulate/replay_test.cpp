@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <map>
 #include <numeric>
 
 #include "cli/plan/simulator.h"
@@ -181,8 +183,18 @@ TEST(Traffic, MessagesOfANodeAreOneFlow) {
   EXPECT_EQ(inside.network[0].gb_s, 100);
 }
 
-TEST(Simulator, IsLookedForBesideTheProgram) {
+TEST(Simulator, IsLookedForBesideTheProgramAndOnThePath) {
   const TemporaryDirectory directory;
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", directory.path().c_str(), 1);
+  std::string error;
+  try {
+    find_simulator(directory / "kintsugi");
+  } catch (const UserError& missing) {
+    error = missing.what();
+  }
+  ::setenv("PATH", path.c_str(), 1);
+  EXPECT_THAT(error, AllOf(HasSubstr("kintsugi-simulate"), HasSubstr("libsimgrid-dev")));
   directory.write("kintsugi-simulate", "");
   EXPECT_EQ(find_simulator(directory / "kintsugi"), directory / "kintsugi-simulate");
 }

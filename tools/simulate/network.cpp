@@ -139,32 +139,39 @@ void Network::make_gpus(sg::NetZone* root) {
 
 Network::Flows Network::start(const std::vector<NodeFlow>& flows, double scale) {
   Flows started;
+  double least_s = 0;
   for (const NodeFlow& flow : flows) {
-    sg::CommPtr comm = sg::Comm::sendto_init();
-    comm->set_rate(flow.gb_s * 1e9);
-    comm->set_payload_size(whole_bytes(flow.bytes * scale));
-    comm->set_source(nodes_.at(static_cast<std::size_t>(flow.from)));
-    comm->set_destination(nodes_.at(static_cast<std::size_t>(flow.to)));  // starts it
-    started.push_back(std::move(comm));
+    const double bytes = flow.bytes * scale;
+    started.messages.push_back(
+        sg::Comm::sendto_async(nodes_.at(static_cast<std::size_t>(flow.from)),
+                               nodes_.at(static_cast<std::size_t>(flow.to)), whole_bytes(bytes)));
+    least_s = std::max(least_s, bytes / (flow.gb_s * 1e9));
   }
+  started.least_end_s = sg::Engine::get_clock() + least_s;
   flows_ += static_cast<std::int64_t>(flows.size());
   return started;
-}
-
-double Network::end_s(const Flows& flows) {
-  double end = 0;
-  for (const sg::CommPtr& flow : flows) end = std::max(end, flow->get_finish_time());
-  return end;
 }
 
 Network::Flows Network::start(const std::vector<GpuFlow>& flows) {
   Flows started;
   for (const GpuFlow& flow : flows)
-    started.push_back(sg::Comm::sendto_async(gpus_.at(static_cast<std::size_t>(flow.from)),
-                                             gpus_.at(static_cast<std::size_t>(flow.to)),
-                                             whole_bytes(flow.bytes)));
+    started.messages.push_back(sg::Comm::sendto_async(gpus_.at(static_cast<std::size_t>(flow.from)),
+                                                      gpus_.at(static_cast<std::size_t>(flow.to)),
+                                                      whole_bytes(flow.bytes)));
   flows_ += static_cast<std::int64_t>(flows.size());
   return started;
+}
+
+void Network::wait(const Flows& flows) {
+  sg::Comm::wait_all(flows.messages);
+  const double left_s = flows.least_end_s - sg::Engine::get_clock();
+  if (left_s > 0) sg::this_actor::sleep_for(left_s);
+}
+
+double Network::Flows::end_s() const {
+  double end = least_end_s;
+  for (const sg::CommPtr& message : messages) end = std::max(end, message->get_finish_time());
+  return end;
 }
 
 }  // namespace kintsugi

@@ -18,12 +18,16 @@ class Network {
  public:
   Network(const StepReplay& replay, NetworkKind kind);
 
-  using Flows = std::vector<simgrid::s4u::CommPtr>;
+  struct Flows {
+    std::vector<simgrid::s4u::CommPtr> messages = {};
+    double least_end_s = 0;  // by the rates of NodeFlow, which SimGrid does not limit
+    double end_s() const;    // after wait(): of the last one
+  };
   // Starts messages with `scale` times their bytes. Only actors may call these.
   Flows start(const std::vector<NodeFlow>& flows, double scale);
   Flows start(const std::vector<GpuFlow>& flows);
-  static void wait(const Flows& flows) { simgrid::s4u::Comm::wait_all(flows); }
-  static double end_s(const Flows& flows);  // when the last one ended
+  static void wait(const Flows& flows);
+
   simgrid::s4u::Host* any_host() const { return nodes_.front(); }
 
   const std::string& text() const { return text_; }  // "a fat tree of 128 nodes, …"

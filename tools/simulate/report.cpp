@@ -60,7 +60,8 @@ std::string why(const SimulatedStep& step) {
 
 std::string step_text(const StepReplay& replay, const SimulatedStep& step) {
   std::string text =
-      fmt::format("{} on {}, simulated on {}:\n", replay.layout, replay.machine, step.network);
+      fmt::format("{} on {}, simulated on {} with {} flows:\n", replay.layout, replay.machine,
+                  step.network, format_count(static_cast<double>(step.flows)));
   const auto line = [&](const std::string& name, double priced, double simulated, double scale,
                         const char* unit) {
     text += fmt::format("  {:<44}{:>11.4f} {}{:>11.4f} {}{:>10}\n", name, scale * priced, unit,

@@ -226,7 +226,7 @@ class StepSimulation {
     messages_.erase(key);
     Network::wait(flows);
     const double latency_s = r_.slowdown * hops_[{from->rank, stage}].latency_s;
-    pass(Network::end_s(flows) + latency_s - clock_s());
+    pass(flows.end_s() + latency_s - clock_s());
   }
 
   void compute(int stage, const Action& action, int number) {
