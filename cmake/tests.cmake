@@ -13,7 +13,7 @@ add_library(kintsugi_test_flags INTERFACE)
 if(KINTSUGI_SANITIZE STREQUAL "address")
   target_compile_options(kintsugi_test_flags INTERFACE -fno-sanitize=undefined)
 endif()
-target_link_libraries(kintsugi_test_support PUBLIC kintsugi_plan_accuracy kintsugi_engine GTest::gtest kintsugi_test_flags
+target_link_libraries(kintsugi_test_support PUBLIC kintsugi_plan_accuracy kintsugi_replays kintsugi_engine GTest::gtest kintsugi_test_flags
   PRIVATE nlohmann_json::nlohmann_json)
 
 # Libraries with the interfaces of NVML, AMD SMI and EAR, which tests put into trees of their own.
@@ -58,6 +58,9 @@ target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yam
 target_link_options(kintsugi_tests PRIVATE LINKER:--whole-archive $<TARGET_FILE:kintsugi_engine> $<TARGET_FILE:kintsugi_test_support>
   LINKER:--no-whole-archive)
 add_dependencies(kintsugi_tests kintsugi plan_accuracy ${fakes})
+if(KINTSUGI_SIMGRID_FOUND)
+  add_dependencies(kintsugi_tests kintsugi_simulate)
+endif()
 include(${CMAKE_CURRENT_LIST_DIR}/test_suites.cmake)
 kintsugi_suites(kintsugi_tests APART "/(PairsOfFeatures|DocumentTest|EmulatedFamily|Fp8Families|ExcludedNodesOfRank|InterruptTest)$|^(Stages|CheckpointOfManyRanks|TrainOnRanks)$")
 include(${CMAKE_CURRENT_LIST_DIR}/rocm_stand_ins.cmake)

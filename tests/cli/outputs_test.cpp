@@ -47,6 +47,8 @@ const std::vector<FileCommand>& file_commands() {
        "out.svg", "machine.yaml"},
       {"plan --emit", "plan --model gpt2-124m --machine machine.yaml --gpus 1 --emit OUT",
        "out.yaml", "machine.yaml"},
+      {"plan --replay", "plan --model gpt2-124m --machine machine.yaml --gpus 1 --replay OUT",
+       "out.yaml", "machine.yaml"},
       {"calibrate",
        "calibrate --device cpu --threads 1 --models llama-tiny --effort 0.001 --machine machine.yaml "
        "--output OUT",

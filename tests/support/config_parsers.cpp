@@ -21,12 +21,14 @@
 #include "model/adapter/stored_adapter.h"
 #include "model/files/fingerprint.h"
 #include "plan/machines/machine.h"
+#include "plan/search/planner.h"
 #include "plan/search/trial_log.h"
 #include "plan_accuracy/measured_rows.h"
 #include "plan_accuracy/memory_rows.h"
 #include "report/profile/profile_file.h"
 #include "report/profile/profile_output.h"
 #include "report/run_report.h"
+#include "simulate/step/replay_file.h"
 #include "support/parallel_run.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
@@ -124,6 +126,19 @@ FileParser step_intervals_yaml() {
           .read = [](const fs::path& directory) {
             const std::string text = content_of(directory / "i.yaml");
             parse_step_intervals(to_yaml(parse_step_intervals(text, "i.yaml")), "again");
+          }};
+}
+
+FileParser step_replay() {
+  Planner planner({.model = load_preset("moe-tiny"), .length = 64, .batch = 16},
+                  load_machine("dgx-h100"));
+  const Layout layout{.tp = 2, .pp = 2, .dp = 4, .zero = 1, .ep = 4};
+  return {.name = "step-replay",
+          .samples = {{{"step.json", to_json(planner.replay(planner.timing(layout)))}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const std::string text = content_of(directory / "step.json");
+            parse_replay(to_json(parse_replay(text, "step.json")), "again");
           }};
 }
 
@@ -480,11 +495,12 @@ FileParser reference() {
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(),   overrides(),      model_yaml(),         machine_yaml(), hf_config(),
-          peft_config(),  peft_directory(), checkpoint(),         checksums(),    measured_rows(),
-          memory_rows(),  trial_log(),      tuning_cache(),       topology(),     job_description(),
-          node_ledger(),  run_files(),      memory_file(),        energy_tree(),  reference(),
-          profile_file(), program_yaml(),   step_intervals_yaml()};
+  return {run_config(),   overrides(),     model_yaml(),     machine_yaml(),
+          hf_config(),    peft_config(),   peft_directory(), checkpoint(),
+          checksums(),    measured_rows(), memory_rows(),    trial_log(),
+          tuning_cache(), step_replay(),   topology(),       job_description(),
+          node_ledger(),  run_files(),     memory_file(),    energy_tree(),
+          reference(),    profile_file(),  program_yaml(),   step_intervals_yaml()};
 }
 
 }  // namespace kintsugi

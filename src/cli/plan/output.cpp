@@ -451,7 +451,7 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
 }  // namespace
 
 std::string search_json(const SearchResult& result, Planner& planner, const SearchRequest& request,
-                        double tokens) {
+                        double tokens, const std::string& simulated) {
   const PlanJob& job = planner.job();
   const Machine& machine = planner.machine();
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), misses = best;
@@ -497,6 +497,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
     root["explained"] = best[static_cast<std::size_t>(request.explain) - 1];
     root["explained"]["place"] = request.explain;
   }
+  if (!simulated.empty()) root["simulation"] = nlohmann::ordered_json::parse(simulated);
   return json_lines(root);
 }
 

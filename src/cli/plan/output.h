@@ -36,8 +36,9 @@ struct SearchRequest {
   int explain = 0;       // 0: none
   bool experts = false;  // the model has some
 };
+// `simulated`: JSON of kintsugi-simulate, or empty.
 std::string search_json(const SearchResult& result, Planner& planner, const SearchRequest& request,
-                        double tokens);
+                        double tokens, const std::string& simulated);
 
 std::string scaling_json(const std::vector<ScalingRow>& rows, const Machine& machine,
                          const SearchRequest& request, double tokens);

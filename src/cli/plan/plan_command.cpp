@@ -21,12 +21,14 @@ namespace {
 void refuse_options_without_effect(const CLI::App& command) {
   using Rules = std::vector<std::pair<std::string, std::vector<std::string>>>;
   const Rules unused = {
-      {"--scaling", {"--config", "--best", "--explain", "--emit", "--data", "--tokenizer"}},
+      {"--scaling",
+       {"--config", "--best", "--explain", "--emit", "--data", "--tokenizer", "--simulate",
+        "--replay"}},
       {"--nodes", {"--gpus"}},
       {"--config",
        {"--model", "--batch", "--length", "--precision", "--optimizer", "--tokens",
         "--checkpoint-every", "--explain", "--emit", "--data", "--tokenizer", "--svg", "--json",
-        "--overwrite"}}};
+        "--overwrite", "--simulate", "--replay"}}};
   const Rules needed = {{"--svg", {"--scaling", "--explain"}},
                         {"--data", {"--emit"}},
                         {"--tokenizer", {"--emit"}},
@@ -123,6 +125,10 @@ void add_result_options(CLI::App& command, PlanSearchOptions& search) {
   add("--tokenizer", search.tokenizer, "With --emit: the tokenizer of the model");
   add("--scaling", search.scaling, "strong or weak: print a scaling table for up to --gpus");
   add("--svg", search.svg, "Also write the diagram of --scaling or --explain to this file");
+  add("--simulate", search.simulate,
+      "Simulate the best or explained layout on a fat-tree or a dragonfly (needs SimGrid)",
+      CLI::IsMember({"fat-tree", "dragonfly"}));
+  add("--replay", search.replay, "Write the step of this layout for kintsugi-simulate to a file");
   add_overwrite_option(command, search.overwrite);
   add("--json", search.as_json, "Print JSON");
 }
@@ -145,6 +151,8 @@ void add_plan_command(CLI::App& app) {
       "  kintsugi plan --model llama-8b --machine jupiter --nodes 64 --tokens 1T --node-mtbf 250d "
       "--save-time 20s\n"
       "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 64 --scaling strong --tokens 1T\n"
+      "  kintsugi plan --model gpt-175b --machine frontier --gpus 1024 --best 1 --simulate "
+      "dragonfly\n"
       "  kintsugi plan --config stages.yaml --machine dgx-h100 --gpus 64 --best 1\n"
       "  kintsugi plan schedule 1f1b --stages 4 --micro-batches 8\n"
       "  kintsugi plan tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}'");

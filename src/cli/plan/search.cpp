@@ -9,6 +9,7 @@
 #include "cli/backends.h"
 #include "cli/options.h"
 #include "cli/plan/output.h"
+#include "cli/plan/simulator.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -202,6 +203,9 @@ Machine checked_machine(PlanSearchOptions& options) {
   if (!options.emit.empty()) check_output_file("--emit", options.emit, options.output_rule());
   if (!options.svg.empty()) check_output_file("--svg", options.svg, options.output_rule());
   refuse_same_output("--emit", options.emit, "--svg", options.svg);
+  if (!options.replay.empty()) check_output_file("--replay", options.replay, options.output_rule());
+  refuse_same_output("--emit", options.emit, "--replay", options.replay);
+  refuse_same_output("--svg", options.svg, "--replay", options.replay);
   Machine machine = load_machine(options.machine);
   if (options.eur_per_gpu_hour >= 0) machine.facility.eur_per_gpu_hour = options.eur_per_gpu_hour;
   const std::int64_t gpus = gpus_of(options, machine);
@@ -221,8 +225,17 @@ Machine checked_machine(PlanSearchOptions& options) {
   return machine;
 }
 
+// The step of a layout, for --simulate and --replay; empty without them.
+std::string replay_of(const PlanSearchOptions& options, Planner& planner, const Evaluation& one) {
+  if (options.simulate.empty() && options.replay.empty()) return "";
+  if (one.offload.on || one.offload.gradients)
+    user_error("{}: {} offloads, and copies to host memory are not simulated; give --offload none",
+               options.simulate.empty() ? "--replay" : "--simulate", to_string(one));
+  return to_json(planner.replay(one));
+}
+
 void write_files(const PlanSearchOptions& options, const Planner& planner, const Evaluation& one,
-                 double tokens) {
+                 double tokens, const std::string& replay) {
   if (!options.svg.empty() && one.layout.pp == 1)
     user_error("--svg {}: {} has no pipeline to draw", options.svg, to_string(one.layout));
   if (!options.emit.empty()) {
@@ -234,6 +247,8 @@ void write_files(const PlanSearchOptions& options, const Planner& planner, const
   if (!options.svg.empty())
     write_output_file("--svg", options.svg, options.output_rule(),
                       pipeline_svg(planner.job(), one.layout));
+  if (!options.replay.empty())
+    write_output_file("--replay", options.replay, options.output_rule(), replay);
 }
 
 // The table of layouts, the explained one, or with --best and --explain both.
@@ -286,6 +301,9 @@ std::int64_t count_of(const char* option, const std::string& text) {
 
 void plan_search(PlanSearchOptions options) {
   const Machine machine = checked_machine(options);
+  const std::string simulator =
+      options.simulate.empty() ? ""
+                               : find_simulator(std::filesystem::read_symlink("/proc/self/exe"));
   const PlanJob open = job_of(options);
   refuse_expert_options(options, open.model, options.model);
   const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);
@@ -311,14 +329,18 @@ void plan_search(PlanSearchOptions options) {
   const Evaluation& one = result.best[chosen];
   // The engine's own checks.
   fit_layout(one.layout, workload_of(planner.job()), one.layout.ranks());
-  write_files(options, planner, one, tokens);
+  const std::string replay = replay_of(options, planner, one);
+  const std::string simulated =
+      simulator.empty() ? "" : simulate_step(simulator, replay, options.simulate, options.as_json);
+  write_files(options, planner, one, tokens, replay);
   if (options.as_json)
     fmt::print("{}", search_json(result, planner,
                                  {options.model, options.rank_by, limits.gpus, options.explain,
                                   planner.job().model.experts.has_value()},
-                                 tokens));
+                                 tokens, simulated));
   else
-    fmt::print("{}{}", search_text(options, planner, result, tokens), undriven_note(machine));
+    fmt::print("{}{}{}{}", search_text(options, planner, result, tokens), undriven_note(machine),
+               simulated.empty() ? "" : "\n", simulated);
 }
 
 namespace {

@@ -34,6 +34,7 @@ struct PlanSearchOptions {
   int explain = 0;               // explain the n-th best layout; 0: print the table
   bool best_given = false;       // with `explain`: print the table too
   std::string emit = {}, data = {}, tokenizer = {}, svg = {}, scaling = {};
+  std::string simulate = {}, replay = {};  // the network; a file for kintsugi-simulate
   bool as_json = false, overwrite = false;
 
   OutputRule output_rule() const { return {overwrite, {model, machine, config}}; }

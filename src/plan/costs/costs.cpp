@@ -172,7 +172,7 @@ double matmul_s_per_collective(const Machine& machine, const Software& software,
 }  // namespace
 
 TraceCost cost_of(const Machine& machine, const Software& software, const OperationTrace& trace,
-                  const LinksOf& links) {
+                  const LinksOf& links, const OnOperation& on_operation) {
   TraceCost cost;
   const double matmul_time =
       software.hides_tensor > 0 ? matmul_s_per_collective(machine, software, trace) : 0;
@@ -181,6 +181,7 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
   std::map<std::int64_t, double> done;
   for (const TracedOperation& o : trace.operations) {
     double time = 0;
+    const double before = now, exposed_before = cost.exposed_s;
     if (o.kind != Kind::Wait)
       host += 1e-6 * (o.kind == Kind::Collective ? software.collective_host_us : software.host_us);
     now = std::max(now, host);
@@ -224,6 +225,7 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
         break;
     }
     now += time;
+    if (on_operation) on_operation(o, now - before - (cost.exposed_s - exposed_before));
   }
   cost.total_s = now;
   return cost;

@@ -37,7 +37,9 @@ TraceCost operator*(double times, const TraceCost& cost);
 void add_heat(const GpuSpec& gpu, TraceCost& forward, TraceCost& backward);
 
 using LinksOf = std::function<const GroupLinks&(const std::string& group)>;
+// Called for every operation, with the time that the device and the host take for it.
+using OnOperation = std::function<void(const TracedOperation& operation, double seconds)>;
 TraceCost cost_of(const Machine& machine, const Software& software, const OperationTrace& trace,
-                  const LinksOf& links);
+                  const LinksOf& links, const OnOperation& on_operation = {});
 
 }  // namespace kintsugi

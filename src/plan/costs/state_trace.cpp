@@ -114,6 +114,18 @@ void add_difference(StateTrace& sum, int n, const StateTrace& b, const StateTrac
 
 }  // namespace
 
+TrafficUse use_of(GroupKind group, Collective collective) {
+  const bool over_shard = group == GroupKind::Shard || group == GroupKind::ExpertsShard;
+  const bool over_replica = group == GroupKind::Replica || group == GroupKind::ExpertsReplica;
+  if (over_shard && collective == Collective::AllGather) return TrafficUse::Weights;
+  // Whole matrices are exchanged during the update (MatrixUpdates).
+  if (collective == Collective::AllToAll || (over_replica && collective == Collective::Broadcast))
+    return TrafficUse::Matrices;
+  return over_shard     ? TrafficUse::ScatteredGradients
+         : over_replica ? TrafficUse::ReducedGradients
+                        : TrafficUse::Sums;
+}
+
 StageContents stage_contents(const ModelLayers& model, const std::vector<StageLayers>& chunks) {
   StageContents contents{std::vector<int>(model.first.size()), chunks.front().embedding,
                          chunks.back().head};

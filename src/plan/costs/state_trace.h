@@ -33,6 +33,10 @@ struct StateTrace {
   std::map<GroupKind, LayerBytes> layer = {};  // by shard group
 };
 
+// What a collective after the last micro-batch is for.
+enum class TrafficUse { ScatteredGradients, ReducedGradients, Weights, Matrices, Sums };
+TrafficUse use_of(GroupKind group, Collective collective);
+
 // What the state of a rank depends on: how many layers of each kind it has, embedding and head.
 struct StageContents {
   std::vector<int> layers = {};  // by kind (ModelLayers)

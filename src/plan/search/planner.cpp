@@ -224,23 +224,20 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
     for (const auto& [key, traffic] : held.traffic) {
       const auto& [name, collective] = key;
       const GroupKind group = parse_group_kind(name);
-      const bool over_shard = group == GroupKind::Shard || group == GroupKind::ExpertsShard;
-      const bool over_replica = group == GroupKind::Replica || group == GroupKind::ExpertsReplica;
-      const bool over_data = over_shard || over_replica;
-      const bool gathers_weights = over_shard && collective == Collective::AllGather;
-      // Whole matrices are exchanged during the update (MatrixUpdates).
-      const bool of_matrices = collective == Collective::AllToAll ||
-                               (over_replica && collective == Collective::Broadcast);
-      if (over_shard && !gathers_weights && !of_matrices && (l.zero >= 2 || e.offload.gradients))
+      const TrafficUse use = use_of(group, collective);
+      if (use == TrafficUse::ScatteredGradients && (l.zero >= 2 || e.offload.gradients))
         continue;  // counted per micro-batch
+      const bool of_gradients =
+          use == TrafficUse::ScatteredGradients || use == TrafficUse::ReducedGradients;
       const double wire =
-          over_data && !gathers_weights && !of_matrices && software_.gradient_wire > 0
-              ? software_.gradient_wire / 4
-              : 1;
+          of_gradients && software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
       const double time =
           software_.communication * traffic.calls *
           collective_s(links(l, group), collective, wire * traffic.bytes / traffic.calls);
-      (of_matrices ? matrices : gathers_weights ? weights : over_data ? gradients : small) += time;
+      (use == TrafficUse::Matrices  ? matrices
+       : use == TrafficUse::Weights ? weights
+       : of_gradients               ? gradients
+                                    : small) += time;
     }
     for (const TracedOperation& operation : held.step_matmuls)
       matrices += operation_s(machine_.gpu, software_, operation);

@@ -10,6 +10,7 @@
 #include "plan/costs/costs.h"
 #include "plan/costs/memory.h"
 #include "plan/costs/pipeline_time.h"
+#include "plan/search/step_replay.h"
 
 namespace kintsugi {
 
@@ -54,6 +55,9 @@ class Planner {
   // The arena of each stage.
   std::vector<RegionBytes> memory(const Layout& layout, const StateOffload& offload = {});
 
+  // The step of an evaluation without offload, for kintsugi-simulate.
+  StepReplay replay(const Evaluation& evaluation);
+
   const PlanJob& job() const { return job_; }
   const Machine& machine() const { return machine_; }
   const Software& software() const { return software_; }
@@ -86,6 +90,8 @@ class Planner {
   using MicroBatchKey =
       std::tuple<int, int, int, Dispatch, bool, std::int64_t, Recompute, bool, int>;
   using StateKey = std::tuple<int, int, int, bool, int, int, bool, bool, bool, bool, StageContents>;
+
+  class ReplayWriter;
 
   const MicroBatchCost& micro_batch_cost(const Layout& layout);
   const StateTrace& state(const Layout& layout, const StateOffload& offload,
