@@ -307,6 +307,14 @@ __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 #endif
 }
+// Waits for all of them. The compiler does not know that d was incomplete: it must not read d
+// before.
+template <int kSums>
+__device__ inline void wait_for_sums(float (&d)[kSums]) {
+  wait_for_products<0>();
+#pragma unroll
+  for (float& sum : d) asm volatile("" : "+f"(sum)::"memory");
+}
 // Adds numbers to memory at a multiple of 16 bytes, without waiting for it.
 __device__ inline void add_to_memory(float* address, const float (&x)[4]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -136,6 +136,10 @@ __device__ inline void begin_slice(float (&sums)[kSums], SharedMatrix a, SharedM
 template <class E, bool kTermsA, bool kTermsB, bool kInFull, class Copy>
 __device__ inline void multiply_slices(Sums& sums, Shared<E>& shared, int slices, Copy&& copy) {
   const int half = static_cast<int>(threadIdx.x) / kGroup;
+  if constexpr (kInFull) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+  }
   for (int slice = 0; slice < slices; ++slice) {
     wait_for_copies<kAhead - 1>();
     publish_to_products();
@@ -153,10 +157,9 @@ __device__ inline void multiply_slices(Sums& sums, Shared<E>& shared, int slices
         begin_slice<E, kTermsA, kTermsB>(part, stage.a.matrix(half), stage.b.matrix(2 * side),
                                          true);
         if (side == 0) copy_next();
-        wait_for_products<0>();
+        wait_for_sums(part);
 #pragma unroll
-        for (int i = 0; i < kHalf; ++i)
-          sums[side * kHalf + i] = slice == 0 ? part[i] : sums[side * kHalf + i] + part[i];
+        for (int i = 0; i < kHalf; ++i) sums[side * kHalf + i] += part[i];
       }
     } else {
       begin_slice<E, kTermsA, kTermsB>(sums, stage.a.matrix(half), stage.b.matrix(0), slice == 0);
@@ -254,6 +257,7 @@ __device__ inline void scale_sums(Sums& sums, const GroupedMatmul<T, Fp8>& p,
   const float* const of_columns = p.b_scales + at.expert * p.n + at.column + 2 * (lane % 4);
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j) {
+    if (j % 8 == 0) sync_team();  // the scales of all columns at once would need more registers
     Pack<float, 2> pair = {};
     if (at.column + 8 * j < p.n) pair = load<2>(of_columns + 8 * j);
 #pragma unroll
