@@ -1,5 +1,6 @@
-// Grouped matmuls of experts on one GPU: TFLOP/s of each matmul of a layer, for rows that are
-// spread evenly over the experts and as an untrained router spreads them.
+// Grouped matmuls of experts on one GPU: TFLOP/s of each matmul of a layer, in bf16 and in fp8 with
+// the quantization of its operands, for rows that are spread evenly over the experts and as an
+// untrained router spreads them.
 //   build/bench_experts [--hidden 2048] [--size 1024] [--experts 64] [--rows 65536]
 #include <fmt/core.h>
 
@@ -53,6 +54,11 @@ class Bench {
     down_ = random({layer.experts, layer.hidden, layer.size});
     dup_ = memory(DType::F32, up_.shape());
     ddown_ = memory(DType::F32, down_.shape());
+    fp8_up_ = Stack(*this, up_);
+    fp8_down_ = Stack(*this, down_);
+    fp8_x_ = quantized(tokens, layer.hidden);
+    fp8_rows_of_up_ = quantized(layer.rows, 2 * layer.size);
+    fp8_rows_of_size_ = quantized(layer.rows, layer.size);
   }
 
   void run(bool even) {
@@ -81,6 +87,10 @@ class Bench {
          [&] { b.grouped_matmul(rows_of_size_, x_, down_, on_device, {.tokens_a = true}); });
     time("gradient of inputs", up,
          [&] { b.grouped_matmul(rows_of_hidden_, rows_of_up_, up_, on_device, {}); });
+    if (const std::string why = b.why_no_fp8(false); why.empty())
+      run_fp8(on_device, up);
+    else
+      fmt::print("  no fp8: {}\n", why);
     for (const bool accumulate : {false, true}) {
       time(accumulate ? "gradient of up, added" : "gradient of up", up, [&] {
         b.grouped_weight_gradient(dup_, rows_of_up_, x_, on_device,
@@ -94,6 +104,43 @@ class Bench {
   }
 
  private:
+  // The matrices of all experts in both orientations.
+  struct Stack {
+    Stack() = default;
+    Stack(Bench& bench, const Tensor& matrices)
+        : rows(bench.quantized(matrices.extent(0) * matrices.extent(1), matrices.extent(2))),
+          columns(bench.quantized(matrices.extent(0) * matrices.extent(2), matrices.extent(1))) {}
+    Quantized rows, columns;
+  };
+
+  // As a step does: the forward with fast accumulation, the backward without.
+  void run_fp8(const ExpertRows& rows, double up) {
+    Backend& b = *backend_;
+    const QuantizeOptions used{.used = rows};
+    time("quantize weights of up", 0, [&] { b.quantize(fp8_up_.rows, fp8_up_.columns, up_, {}); });
+    b.quantize(fp8_down_.rows, fp8_down_.columns, down_, {});
+    time("quantize tokens", 0, [&] { b.quantize(fp8_x_, {}, x_, {}); });
+    time("quantize activations", 0,
+         [&] { b.quantize(fp8_rows_of_size_, {}, rows_of_size_, used); });
+    time("quantize their gradients", 0,
+         [&] { b.quantize(fp8_rows_of_up_, {}, rows_of_up_, used); });
+    for (const bool fast : {true, false}) {
+      const auto multiply = [&](const char* name, double flops, const Tensor& c, const Quantized& x,
+                                const Quantized& w, bool tokens) {
+        time(fmt::format("{}, fp8{}", name, fast ? " fast" : "").c_str(), flops, [&] {
+          b.grouped_matmul_fp8(c, x, w, rows, {.tokens_a = tokens, .fast_accumulation = fast});
+        });
+      };
+      multiply("up", up, rows_of_up_, fp8_x_, fp8_up_.rows, true);
+      multiply("down", up / 2, rows_of_hidden_, fp8_rows_of_size_, fp8_down_.rows, false);
+      multiply("gradient of activations", up / 2, rows_of_size_, fp8_x_, fp8_down_.columns, true);
+      multiply("gradient of inputs", up, rows_of_hidden_, fp8_rows_of_up_, fp8_up_.columns, false);
+    }
+  }
+
+  Quantized quantized(std::int64_t rows, std::int64_t columns) {
+    return quantized_in(memory(DType::U8, {quantized_bytes(rows, columns)}), rows, columns, false);
+  }
   Tensor memory(DType dtype, const Shape& shape) {
     return arena_->allocate(Region::Workspace, "bench", dtype, shape);
   }
@@ -119,7 +166,7 @@ class Bench {
       if (i >= 3) times.push_back(taken.at(0).milliseconds);
     }
     std::nth_element(times.begin(), times.begin() + 5, times.end());
-    fmt::print("  {:<26} {:8.3f} ms {:7.1f} TFLOP/s\n", name, times[5], flops / times[5] * 1e-9);
+    fmt::print("  {:<33} {:8.3f} ms {:7.1f} TFLOP/s\n", name, times[5], flops / times[5] * 1e-9);
   }
 
   Layer layer_;
@@ -127,6 +174,8 @@ class Bench {
   std::unique_ptr<Arena> arena_;
   std::uint64_t key_ = 0;
   Tensor x_, rows_of_hidden_, rows_of_up_, rows_of_size_, up_, down_, dup_, ddown_;
+  Stack fp8_up_, fp8_down_;
+  Quantized fp8_x_, fp8_rows_of_up_, fp8_rows_of_size_;
 };
 
 }  // namespace

@@ -32,6 +32,15 @@ struct MatmulOptions {
   bool fast_accumulation = false;
 };
 
+// The rows that a rank's experts compute: row i belongs to choice rows[i] = token * choices + slot,
+// and expert e has the rows [offsets[e], offsets[e + 1]). Rows after the last offset are unused.
+struct ExpertRows {
+  Tensor rows = {};          // (rows), int32
+  Tensor offsets = {};       // (experts + 1), int32
+  std::int64_t choices = 1;  // of a token
+  double used = 1.0;         // the part of the rows that is used if experts are chosen alike
+};
+
 struct QuantizeOptions {
   bool power_of_two = true;   // scales are rounded up to powers of two
   bool one_scale = false;     // for the whole matrix, instead of one per row (or column)
@@ -41,6 +50,8 @@ struct QuantizeOptions {
   // elements that are not 0 but became 0, elements that have the largest magnitude of fp8, and all
   // elements. Empty: not computed.
   Tensor statistics = {};
+  // x has a row for each of these, of which those that are used are quantized, to `rows` alone.
+  ExpertRows used = {};
 };
 
 // The positions of an attention's tokens in their sequence: consecutive from `first`, or in two
@@ -138,15 +149,6 @@ struct RouteLosses {
   double z_loss = 0;  // of log^2 Z, where Z is the sum of exp(logits)
 };
 
-// The rows that a rank's experts compute: row i belongs to choice rows[i] = token * choices + slot,
-// and expert e has the rows [offsets[e], offsets[e + 1]). Rows after the last offset are unused.
-struct ExpertRows {
-  Tensor rows = {};          // (rows), int32
-  Tensor offsets = {};       // (experts + 1), int32
-  std::int64_t choices = 1;  // of a token
-  double used = 1.0;         // the part of the rows that is used if experts are chosen alike
-};
-
 // How many choices of an expert a sequence may have.
 struct ChoiceLimit {
   std::int64_t length = 0;  // tokens of a sequence
@@ -163,7 +165,8 @@ struct GroupedOptions {
   // a or b has a row per token, of which row i reads that of rows[i] / choices.
   bool tokens_a = false, tokens_b = false;
   bool accumulate = false;
-  double scale = 1.0;  // of the products; grouped_matmul only
+  double scale = 1.0;              // of the products; grouped_matmul only
+  bool fast_accumulation = false;  // grouped_matmul_fp8: as in MatmulOptions
 };
 
 // Selects the random numbers of a dropout: a pure function of the seed, the layer and the global

@@ -116,12 +116,13 @@ int Declaration::add(Parameter parameter, const Options& options) {
   return ids_.back();
 }
 
-void Declaration::use_fp8(int matrix) {
-  const auto found = std::ranges::find(ids_, matrix);
-  for (auto i = static_cast<std::size_t>(found - ids_.begin()); i < ids_.size(); ++i) {
-    if (ids_[i] != matrix && !parameters_[i].packed) return;
-    parameters_[i].fp8 = true;
-  }
+void Declaration::use_fp8(int matrix, std::int64_t stacked) {
+  auto i = static_cast<std::size_t>(std::ranges::find(ids_, matrix) - ids_.begin());
+  parameters_[i].stacked = stacked;
+  while (parameters_[i].packed) --i;
+  do {
+    parameters_[i++].fp8 = true;
+  } while (i < ids_.size() && parameters_[i].packed);
 }
 
 bool Declaration::is_trained(int parameter) const {

@@ -165,8 +165,9 @@ class Declaration {
   // A table of rows, sharded by rows or not sharded.
   int table(std::string name, std::int64_t rows, std::int64_t width, const Options& options);
 
-  // Marks a matrix and the packed ones after it as read by fp8 matmuls.
-  void use_fp8(int matrix);
+  // Marks a matrix and those that are packed with it as read by fp8 matmuls, which read a stack of
+  // so many matrices. The first of a stack is this rank's first, as stack() returns it.
+  void use_fp8(int matrix, std::int64_t stacked = 1);
   bool is_trained(int parameter) const;  // true if there is no set yet
   Saved saved(const TensorSpec& spec);
   Workspace workspace(const TensorSpec& spec);

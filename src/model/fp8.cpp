@@ -25,7 +25,8 @@ void add_fp8(ModelSpec& model, const Fp8Config& fp8) {
   for (std::int64_t i = fp8.bf16_layers.first; i < layers - fp8.bf16_layers.last; ++i)
     for (const LinearUse& use : model.layers[i].linears())
       if (!use.site.empty() && !has(fp8.filter, use.site))
-        use.linear->fp8 = Fp8Spec{.one_scale = fp8.recipe == Fp8Recipe::Tensorwise,
+        use.linear->fp8 = Fp8Spec{.one_scale = fp8.recipe == Fp8Recipe::Tensorwise &&
+                                               use.experts == 0,  // their rows have scales
                                   .power_of_two = fp8.power_of_two_scales,
                                   .wgrad = fp8.wgrad,
                                   .fast_forward = fp8.fast_accumulation != FastAccumulation::None,

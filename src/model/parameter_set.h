@@ -57,8 +57,9 @@ struct Parameter {
   bool overwritten = false;  // its gradient is one matmul: a step's first micro-batch overwrites it
   // Stored directly after its predecessor: the two form one matrix.
   bool packed = false;
-  bool fp8 = false;     // a matrix that fp8 matmuls read, perhaps together with packed ones
-  bool hidden = false;  // a matrix between activations of layers: neither embedding nor head
+  bool fp8 = false;          // a matrix that fp8 matmuls read, perhaps together with packed ones
+  std::int64_t stacked = 1;  // with fp8: it and the packed ones are so many matrices, not one
+  bool hidden = false;       // a matrix between activations of layers: neither embedding nor head
   // Stored in accumulator precision in every run and its files, and not trained by gradients: the
   // layer's buffer in transformers, which does not count it as a parameter.
   bool wide = false;

@@ -5,6 +5,22 @@
 #include "core/error.h"
 
 namespace kintsugi {
+namespace {
+
+// The fp8 copies of a matrix (outputs, inputs), or of a stack of them.
+struct QuantizedSize {
+  explicit QuantizedSize(const Shape& shape)
+      : outputs(shape[shape.rank() - 2]),
+        inputs(shape[shape.rank() - 1]),
+        rows(shape.elements() / inputs),
+        columns(shape.elements() / outputs) {}
+  std::int64_t bytes_of_rows() const { return quantized_bytes(rows, inputs); }
+  std::int64_t bytes_of_columns() const { return quantized_bytes(columns, outputs); }
+  std::int64_t outputs, inputs;  // of a matrix
+  std::int64_t rows, columns;    // of all
+};
+
+}  // namespace
 
 ParameterStore::ParameterStore(const ParameterSet& set, DType dtype)
     : set_(&set), dtype_(dtype), memory_(set.buckets().size()) {}
@@ -43,20 +59,25 @@ void ParameterStore::allocate_quantized(Arena& arena, bool one_buffer) {
   const auto& parameters = set_->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].fp8 || parameters[i].packed) continue;
+    // The first one is the first of which this rank has anything.
+    std::size_t first = i;
     Shape shape = parameters[i].shape;
-    for (std::size_t next = i + 1; next < parameters.size() && parameters[next].packed; ++next)
+    for (std::size_t next = i + 1; next < parameters.size() && parameters[next].packed; ++next) {
+      if (shape[0] == 0) first = next;
       shape[0] += parameters[next].shape[0];
-    const std::int64_t rows = quantized_bytes(shape[0], shape[1]),
-                       columns = quantized_bytes(shape[1], shape[0]);
-    largest = std::max({largest, rows, columns});
-    if (is_unrounded(static_cast<int>(i)))  // space for rounded()
+    }
+    const auto id = static_cast<int>(first);
+    const QuantizedSize size(
+        {parameters[first].stacked, shape[0] / parameters[first].stacked, shape[1]});
+    largest = std::max({largest, size.bytes_of_rows(), size.bytes_of_columns()});
+    if (is_unrounded(id))  // space for rounded()
       largest = std::max(largest, shape.elements() * static_cast<std::int64_t>(size_of(dtype_)));
     if (one_buffer)
-      maxima_[static_cast<int>(i)] =
-          arena.allocate(Region::Workspace, "fp8 maxima", DType::I32, {shape[0] + shape[1]});
+      maxima_[id] =
+          arena.allocate(Region::Workspace, "fp8 maxima", DType::I32, {size.rows + size.columns});
     else
-      quantized_[static_cast<int>(i)] =
-          arena.allocate(Region::Weights, "fp8 weights", DType::U8, {rows + columns});
+      quantized_[id] = arena.allocate(Region::Weights, "fp8 weights", DType::U8,
+                                      {size.bytes_of_rows() + size.bytes_of_columns()});
   }
   if (one_buffer && largest > 0)
     one_quantized_ = arena.allocate(Region::Workspace, "fp8 weights", DType::U8, {largest});
@@ -79,13 +100,15 @@ Tensor ParameterStore::rounded(int first, Shape shape) const {
 QuantizedWeight ParameterStore::quantized(int first, Shape shape, bool one_scale) const {
   const bool kept = quantized_.contains(first);
   const Tensor& memory = quantized_memory(first);
-  const std::int64_t bytes = quantized_bytes(shape[0], shape[1]);
+  const QuantizedSize size(shape);
+  const std::int64_t bytes = size.bytes_of_rows();
   Maxima maxima;
   if (!kept && !one_scale)
-    maxima = {maxima_.at(first).rows(0, shape[0]), maxima_.at(first).rows(shape[0], shape[1])};
-  return {.rows = quantized_in(memory, shape[0], shape[1], one_scale),
+    maxima = {maxima_.at(first).rows(0, size.rows),
+              maxima_.at(first).rows(size.rows, size.columns)};
+  return {.rows = quantized_in(memory, size.rows, size.inputs, one_scale),
           .columns = quantized_in(kept ? memory.rows(bytes, memory.extent(0) - bytes) : memory,
-                                  shape[1], shape[0], one_scale),
+                                  size.columns, size.outputs, one_scale),
           .maxima = maxima,
           .kept = kept};
 }

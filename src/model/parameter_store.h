@@ -10,7 +10,7 @@
 
 namespace kintsugi {
 
-// A matrix in fp8, both as it is stored and transposed.
+// A matrix in fp8, both as it is stored and transposed; or a stack of them (Backend::quantize).
 struct QuantizedWeight {
   Quantized rows, columns;
   Maxima maxima;      // only if it is not kept and its rows have scales

@@ -46,7 +46,7 @@ struct AdapterSpec {
 
 // fp8 matmuls of one LinearSpec (Fp8Config).
 struct Fp8Spec {
-  bool one_scale = false;                           // per matrix instead of per row
+  bool one_scale = false;                           // per matrix instead of per row; not of experts
   bool power_of_two = true;                         // scales
   bool wgrad = true;                                // the gradient of the weights, too
   bool fast_forward = true, fast_backward = false;  // accumulation

@@ -114,6 +114,10 @@ struct Quantized {
   explicit operator bool() const { return static_cast<bool>(values); }
   std::int64_t rows() const { return values.extent(0); }
   std::int64_t columns() const { return values.extent(1); }
+  // Rows [first, first + count), which have scales of their own.
+  Quantized part(std::int64_t first, std::int64_t count) const {
+    return {values.rows(first, count), scales.rows(first, count)};
+  }
 };
 
 // The largest magnitudes of the rows and columns of a matrix, as the bits of fp32 numbers, whose

@@ -1,14 +1,14 @@
 // What experts compute: grouped matmuls, the activation, and the sums per token.
 #include <numeric>
 
-#include "backend/operation_fixture.h"
+#include "backend/fp8_fixture.h"
 
 namespace kintsugi {
 namespace {
 
 using Counts = std::vector<std::int64_t>;  // rows of each expert
 
-class ExpertsTest : public OperationTest {
+class ExpertsTest : public Fp8Operands {
  protected:
   // Rows of experts on the host, and on the device with unused rows after them.
   struct Rows {
@@ -201,6 +201,59 @@ TEST_P(GroupedMatmulTest, RowsAreComputedAlike) {
       ASSERT_EQ(found[i], first[i % static_cast<std::size_t>(n)]) << i;
     finish();
   }
+}
+
+// ---- operands in fp8: sums of the numbers that they stand for
+class GroupedFp8Test : public GroupedMatmulTest {
+ protected:
+  void check_fp8(const GroupedSize& s, const GroupedOptions& options, std::int64_t gap = 0) {
+    SCOPED_TRACE(describe(s) + (options.tokens_a ? " of tokens" : "") +
+                 (options.accumulate ? " added" : "") + (options.fast_accumulation ? " fast" : ""));
+    Rows r = make_rows(s.counts);
+    const Operand a = operand(options.tokens_a ? r.tokens : r.all(), s.k),
+                  b = operand(static_cast<std::int64_t>(r.experts()) * s.n, s.k);
+    const Values before = options.accumulate ? activations(r.used * s.n)
+                                             : Values(static_cast<std::size_t>(r.used * s.n));
+    GroupedOptions transposed = options;
+    transposed.transpose_b = true;
+    Expected expected =
+        reference(Values(before.size()), a.numbers, b.numbers, r, s.n, s.k, transposed);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      expected.c[i] += before[i];
+      expected.size[i] += std::abs(before[i]);
+    }
+    upload(r);
+    const Tensor c = rows_out(r, s.n, gap);
+    if (options.accumulate) write(c.rows(0, r.used), before);
+    backend().grouped_matmul_fp8(c, a.tensor, b.tensor, r.device, options);
+    if (r.used > 0)
+      expect_close(
+          "c", read(c.rows(0, r.used)), expected.c, type(),
+          {rounds_of(s.k, options.fast_accumulation), accumulator(), expected.size, expected.lost});
+    finish();
+  }
+};
+KINTSUGI_ON_EACH_BACKEND(GroupedFp8Test);
+
+TEST_P(GroupedFp8Test, RowsTimesTheMatrixOfTheirExpert) {
+  Counts many(70, 0);  // experts, few of which have rows
+  many[3] = many[40] = many[69] = 1;
+  for (const GroupedSize& s :
+       {GroupedSize{{1}, 16, 16}, GroupedSize{{0, 1, 129, 0}, 80, 48}, GroupedSize{{5}, 272, 528},
+        GroupedSize{{0, 0}, 16, 16}, GroupedSize{many, 32, 144}})
+    for (const bool fast : {false, true})
+      check_fp8(s, {.tokens_a = fast, .fast_accumulation = fast});
+}
+
+TEST_P(GroupedFp8Test, AddedToWhatWasThere) {
+  for (const bool fast : {false, true})
+    check_fp8({{3, 0, 20}, 48, 272}, {.accumulate = true, .fast_accumulation = fast});
+}
+
+TEST_P(GroupedFp8Test, ResultsWithGaps) {
+  for (const std::int64_t gap : {8, 3})
+    for (const bool accumulate : {false, true})
+      check_fp8({{9, 130}, 32, 48}, {.tokens_a = true, .accumulate = accumulate}, gap);
 }
 
 class GroupedGradientTest : public ExpertsTest {

@@ -104,11 +104,45 @@ inline std::vector<float> transposed(const std::vector<float>& x, std::size_t co
   return result;
 }
 
-class Fp8Test : public OperationTest {
+class Fp8Operands : public OperationTest {
  protected:
-  void SetUp() override {
-    const std::string why = backend().why_no_fp8(true);
-    if (!why.empty()) GTEST_SKIP() << why;
+  struct Operand {
+    Quantized tensor;
+    Values numbers;  // (rows, k)
+  };
+  // Random codes, and scales between 2^-10 and 2^-2 that differ from row to row.
+  Operand operand(std::int64_t rows, std::int64_t k, bool one_scale = false) {
+    Operand result{quantized(rows, k, one_scale), normal(rows * k, 16)};
+    const Ids exponents = integers(rows, -9, -3);
+    const Values mantissas = normal(rows, 0.1, 1.0);
+    Codes codes;
+    std::vector<float> scales;
+    for (std::int64_t i = 0; i < result.tensor.scales.elements(); ++i)
+      scales.push_back(static_cast<float>(std::ldexp(mantissas[static_cast<std::size_t>(i)],
+                                                     exponents[static_cast<std::size_t>(i)])));
+    for (std::size_t i = 0; i < result.numbers.size(); ++i) {
+      codes.push_back(nearest_code(result.numbers[i]));
+      const std::size_t row = i / static_cast<std::size_t>(k);
+      result.numbers[i] =
+          number_of(codes[i]) * static_cast<double>(scales[scales.size() == 1 ? 0 : row]);
+    }
+    backend().upload(result.tensor.values, codes.data());
+    backend().upload(result.tensor.scales, scales.data());
+    return result;
+  }
+  // How exact sums of k products are (Bound). The CPU accumulates in fp32, and fp64 is exact
+  // everywhere. The tensor cores of Hopper keep 14 bits of the sum of one instruction; without fast
+  // accumulation the sums of a few instructions are added in fp32, so that their errors average
+  // out. The bound is relative to the sum of the magnitudes: 2^-11, more for long sums with fast
+  // accumulation, less for long sums without it. (An H200 was seen to lose up to 2^-12 of sums of
+  // 48 numbers, and of 4096 with fast accumulation.)
+  double rounds_of(std::int64_t terms, bool fast) {
+    const auto k = static_cast<double>(terms);
+    const double exact = 4 + std::sqrt(k);
+    if (type() == DType::F64 || GetParam().backend.name == "cpu") return exact;
+    const double hopper =
+        fast ? std::max(1.0, std::sqrt(k) / 64) : 1 / std::sqrt(std::max(1.0, k / 512));
+    return exact + 0x1p-11 * hopper / unit_roundoff(DType::F32);
   }
 
   Quantized quantized(std::int64_t rows, std::int64_t columns, bool one_scale) {
@@ -133,6 +167,14 @@ class Fp8Test : public OperationTest {
       ASSERT_EQ(int{values[i]}, int{expected.values[i]})
           << what << ", row " << i / static_cast<std::size_t>(actual.columns()) << " column "
           << i % static_cast<std::size_t>(actual.columns());
+  }
+};
+
+class Fp8Test : public Fp8Operands {
+ protected:
+  void SetUp() override {
+    const std::string why = backend().why_no_fp8(true);
+    if (!why.empty()) GTEST_SKIP() << why;
   }
 
   // The numbers as a tensor of this test's type stores them, and as quantize() reads them.

@@ -16,31 +16,6 @@ std::string describe(const Fp8Problem& p) {
 
 class Fp8MatmulTest : public Fp8Test {
  protected:
-  struct Operand {
-    Quantized tensor;
-    Values numbers;  // (rows, k)
-  };
-  // Random codes, and scales between 2^-10 and 2^-2 that differ from row to row.
-  Operand operand(std::int64_t rows, std::int64_t k, bool one_scale) {
-    Operand result{quantized(rows, k, one_scale), normal(rows * k, 16)};
-    const Ids exponents = integers(rows, -9, -3);
-    const Values mantissas = normal(rows, 0.1, 1.0);
-    Codes codes;
-    std::vector<float> scales;
-    for (std::int64_t i = 0; i < result.tensor.scales.elements(); ++i)
-      scales.push_back(static_cast<float>(std::ldexp(mantissas[static_cast<std::size_t>(i)],
-                                                     exponents[static_cast<std::size_t>(i)])));
-    for (std::size_t i = 0; i < result.numbers.size(); ++i) {
-      codes.push_back(nearest_code(result.numbers[i]));
-      const std::size_t row = i / static_cast<std::size_t>(k);
-      result.numbers[i] =
-          number_of(codes[i]) * static_cast<double>(scales[scales.size() == 1 ? 0 : row]);
-    }
-    backend().upload(result.tensor.values, codes.data());
-    backend().upload(result.tensor.scales, scales.data());
-    return result;
-  }
-
   struct Case {
     Operand a, b;
     Values expected;
@@ -48,7 +23,7 @@ class Fp8MatmulTest : public Fp8Test {
   };
   Case make(const Fp8Problem& p) {
     Case c{operand(p.m, p.k, p.one_scale), operand(p.n, p.k, p.one_scale), {}, {}};
-    c.bound = {rounds(p), accumulator(), {}};
+    c.bound = {rounds_of(p.k, p.fast), accumulator(), {}};
     const auto k = static_cast<std::size_t>(p.k);
     for (std::size_t i = 0; i < c.a.numbers.size(); i += k)
       for (std::size_t j = 0; j < c.b.numbers.size(); j += k) {
@@ -62,20 +37,6 @@ class Fp8MatmulTest : public Fp8Test {
         c.bound.size.push_back(size);
       }
     return c;
-  }
-  // The CPU accumulates in fp32, and fp64 is exact everywhere. The tensor cores of Hopper keep 14
-  // bits of the sum of one instruction; without fast accumulation the sums of a few instructions
-  // are added in fp32, so that their errors average out. The bound is relative to the sum of the
-  // magnitudes: 2^-11, more for long sums with fast accumulation, less for long sums without it.
-  // (An H200 was seen to lose up to 2^-12 of sums of 48 numbers, and of 4096 with fast
-  // accumulation.)
-  double rounds(const Fp8Problem& p) {
-    const auto k = static_cast<double>(p.k);
-    const double exact = 4 + std::sqrt(k);
-    if (type() == DType::F64 || GetParam().backend.name == "cpu") return exact;
-    const double hopper =
-        p.fast ? std::max(1.0, std::sqrt(k) / 64) : 1 / std::sqrt(std::max(1.0, k / 512));
-    return exact + 0x1p-11 * hopper / unit_roundoff(DType::F32);
   }
   static void add(Case& c, const Values& values) {  // values is a bias if it has only one row
     for (std::size_t i = 0; i < c.expected.size(); ++i) {

@@ -115,6 +115,78 @@ TEST_P(Fp8Test, StridedRows) {
   }
 }
 
+// Each matrix of a stack is quantized as if it were alone.
+TEST_P(Fp8Test, StacksOfMatrices) {
+  for (const auto& [m, n] : {std::pair<std::int64_t, std::int64_t>{144, 72}, {17, 24}, {16, 13}})
+    for (const bool known : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} x {} known {}", m, n, known));
+      constexpr std::int64_t kMatrices = 3;
+      const Values values = normal(kMatrices * m * n);
+      const Tensor x = in(values, type(), {kMatrices, m, n});
+      const Quantized rows = quantized(kMatrices * m, n, false),
+                      rows_alone = quantized(kMatrices * m, n, false),
+                      columns = quantized(kMatrices * n, m, false),
+                      columns_alone = quantized(kMatrices * n, m, false);
+      QuantizeOptions o;
+      if (known) {
+        o.maxima = maxima(kMatrices * m, kMatrices * n);
+        backend().find_maxima(o.maxima, x);
+      }
+      const Tensor statistics = inout({0, 0, 0, 0}, DType::F32, {4});
+      o.statistics = statistics;
+      backend().quantize(rows, columns, x, o);
+      EXPECT_EQ(download<float>(statistics)[3], static_cast<float>(kMatrices * m * n));
+      o.statistics = {};
+      backend().quantize(rows_alone, {}, x, o);
+      backend().quantize({}, columns_alone, x, o);
+      const std::vector<float> all = stored(values);
+      const auto each = static_cast<std::ptrdiff_t>(m * n);
+      for (std::int64_t i = 0; i < kMatrices; ++i) {
+        const std::vector<float> numbers(all.begin() + i * each, all.begin() + (i + 1) * each);
+        const Fp8Matrix in_rows = reference_quantize(numbers, static_cast<std::size_t>(n), o),
+                        in_columns =
+                            reference_quantize(transposed(numbers, static_cast<std::size_t>(n)),
+                                               static_cast<std::size_t>(m), o);
+        for (const Quantized& q : {rows, rows_alone})
+          expect_equal("rows", q.part(i * m, m), in_rows);
+        for (const Quantized& q : {columns, columns_alone})
+          expect_equal("columns", q.part(i * n, n), in_columns);
+      }
+      finish();
+    }
+}
+
+// Of the rows of experts, those behind the last expert's are neither read nor written.
+TEST_P(Fp8Test, UsedRowsOfExperts) {
+  for (const std::int64_t width : {40, 13})
+    for (const std::int64_t used : {0, 1, 131, 140}) {
+      SCOPED_TRACE(fmt::format("{} rows of {}", used, width));
+      constexpr std::int64_t kAll = 140;
+      Values values = normal(used * width);
+      const Tensor x = buffer(type(), {kAll, width});  // NaN
+      if (used > 0) write(x.rows(0, used), values);
+      const QuantizeOptions o{.used = {.rows = in(Ids(kAll, 0), {kAll}),
+                                       .offsets = in(Ids{0, static_cast<std::int32_t>(used) / 2,
+                                                         static_cast<std::int32_t>(used)},
+                                                     {3})}};
+      const Quantized all{buffer(DType::F8, {kAll, width}), buffer(DType::F32, {kAll})};
+      const Quantized rows = all.part(0, used);
+      if (used > 0) allow(rows.values), allow(rows.scales);
+      const Tensor statistics = inout({0, 0, 0, 0}, DType::F32, {4});
+      for (const Tensor& counts : {Tensor(), statistics}) {
+        QuantizeOptions counted = o;
+        counted.statistics = counts;
+        backend().quantize(all, {}, x, counted);
+        if (used > 0)
+          expect_equal("rows", rows,
+                       reference_quantize(stored(values), static_cast<std::size_t>(width), o));
+      }
+      EXPECT_EQ(download<float>(statistics)[3], static_cast<float>(used * width));
+      EXPECT_TRUE(std::isfinite(download<float>(statistics)[0]));
+      finish();
+    }
+}
+
 // ---- maxima
 const Sizes kMaximaSizes = brief({{1, 1},
                                   {3, 5},

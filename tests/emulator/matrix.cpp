@@ -84,14 +84,16 @@ void complete_ldmatrix(std::span<void* const> records) {
 }
 
 // Element `row` of term `term` of an operand. The words of 128 bytes are permuted by their address.
-float element_of(const SharedOperand& x, int row, int term, bool is_bf16) {
+float element_of(const SharedOperand& x, int row, int term, DType dtype) {
   const auto first = reinterpret_cast<std::uintptr_t>(x.address);
+  const int size = static_cast<int>(size_of(dtype));
   const std::uintptr_t at =
       first + static_cast<std::uintptr_t>(x.terms ? row / 64 * x.next + term * 128 + row % 64 * 2
-                                                  : row * 128 + term * 2);
-  const auto* const bits = reinterpret_cast<const std::uint16_t*>(at ^ (at >> 7 & 7) << 4);
-  race_check::on_read(bits, sizeof *bits);
-  return from_bits(*bits, is_bf16);
+                                                  : row * 128 + term * size);
+  const auto* const bits = reinterpret_cast<const std::uint8_t*>(at ^ (at >> 7 & 7) << 4);
+  race_check::on_read(bits, size_of(dtype));
+  if (dtype == DType::F8) return static_cast<float>(std::bit_cast<f8>(*bits));
+  return from_bits(*reinterpret_cast<const std::uint16_t*>(bits), dtype == DType::BF16);
 }
 
 // ---- AMD
@@ -160,14 +162,14 @@ void ldmatrix_x4(unsigned (&r)[4], const void* row_of_this_lane, bool transposed
   meet({"ldmatrix_x4", Scope::Team, complete_ldmatrix, false}, &record, where);
 }
 
-void wgmma_k16(float* d, int columns, const SharedOperand& a, const SharedOperand& b, bool add,
-               bool bf16) {
+void wgmma(float* d, int columns, const SharedOperand& a, const SharedOperand& b, bool add,
+           DType dtype) {
   const int thread = static_cast<int>(here().number), lane = thread % 32, warp = thread / 32 % 4;
   for (int r = 0; r < columns / 2; ++r) {
     const int i = 16 * warp + lane / 4 + 8 * (r / 2 % 2), j = 8 * (r / 4) + 2 * (lane % 4) + r % 2;
     double sum = add ? d[r] : 0;
-    for (int k = 0; k < 16; ++k)
-      sum += static_cast<double>(element_of(a, i, k, bf16)) * element_of(b, j, k, bf16);
+    for (int k = 0; k < 32 / static_cast<int>(size_of(dtype)); ++k)
+      sum += static_cast<double>(element_of(a, i, k, dtype)) * element_of(b, j, k, dtype);
     d[r] = static_cast<float>(sum);
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "emulator/executor.h"
+#include "tensor/dtype.h"
 
 // The matrix instructions of both vendors: each lane holds a few elements (a fragment) of a matrix,
 // and all lanes call together. 16-bit numbers are given by their bits.
@@ -24,18 +25,19 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
 void ldmatrix_x4(unsigned (&r)[4], const void* row_of_this_lane, bool transposed,
                  Where where = Where::current());
 
-// wgmma.mma_async.m64nNk16: d (64, N) = [d +] a (64, 16) b (16, N), both in shared memory, by 128
-// threads; each thread computes its own elements of d. A SharedOperand is what a descriptor with the
-// swizzle of 128 bytes and a stride of 1024 bytes means: rows of 128 bytes, whose 16-byte words are
-// permuted by bits 7 to 9 of the address. The rows are those of the operand or, if `terms`, the
-// terms, with 64 rows of the operand each, the next of which begin `next` bytes later.
+// wgmma.mma_async.m64nNk16, or m64nNk32 of numbers in fp8 (E4M3): d (64, N) = [d +] a (64, 16)
+// b (16, N), both in shared memory, by 128 threads; each thread computes its own elements of d. A
+// SharedOperand is what a descriptor with the swizzle of 128 bytes and a stride of 1024 bytes
+// means: rows of 128 bytes, whose 16-byte words are permuted by bits 7 to 9 of the address. The
+// rows are those of the operand or, if `terms`, the terms, with 64 rows of the operand each, the
+// next of which begin `next` bytes later.
 struct SharedOperand {
   const unsigned char* address;
   int next;
   bool terms;
 };
-void wgmma_k16(float* d, int columns, const SharedOperand& a, const SharedOperand& b, bool add,
-               bool bf16);
+void wgmma(float* d, int columns, const SharedOperand& a, const SharedOperand& b, bool add,
+           DType dtype);
 
 // ---- AMD, by a wave of 64
 // v_mfma_f32_32x32x8 and v_mfma_f32_16x16x16: d (S, S) += a (S, K) b (K, S), K = 256 / S.

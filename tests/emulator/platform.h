@@ -149,13 +149,19 @@ struct SharedMatrix {
 };
 template <class T, bool kTermsA, bool kTermsB, int kSums>
 void begin_product(float (&d)[kSums], SharedMatrix a, SharedMatrix b, bool add) {
-  emulator::wgmma_k16(d, 2 * kSums, {a.address, a.next, kTermsA}, {b.address, b.next, kTermsB}, add,
-                      std::is_same_v<T, Bf16>);
+  constexpr DType kType = std::is_same_v<T, Fp8>    ? DType::F8
+                          : std::is_same_v<T, Bf16> ? DType::BF16
+                                                    : DType::F16;
+  static_assert(kType != DType::F8 || !(kTermsA || kTermsB));
+  emulator::wgmma(d, 2 * kSums, {a.address, a.next, kTermsA}, {b.address, b.next, kTermsB}, add,
+                  kType);
 }
 inline void order_products() {}
 inline void commit_products() {}
 template <int kLeft>
 void wait_for_products() {}
+template <int kSums>
+void wait_for_sums(float (&)[kSums]) {}
 inline void publish_to_products() {}
 inline void add_to_memory(float* address, const float (&x)[4]) {
   for (int i = 0; i < 4; ++i) address[i] += x[i];

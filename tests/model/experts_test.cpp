@@ -21,7 +21,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kSequences = 2, kLength = 9, kTokens = kSequences * kLength;
+constexpr std::int64_t kSequences = 2, kLength = 16, kTokens = kSequences * kLength;
 
 // A model in fp64 with one micro-batch.
 struct MixtureRun {
@@ -39,6 +39,7 @@ struct MixtureRun {
         store(set, arena, DType::F64, true),
         model(*backend, arena, store, config, {.sequences = kSequences, .length = kLength}),
         loss(arena.allocate(Region::Workspace, "loss", DType::F64, {1})) {
+    if (config.fp8.on()) store.allocate_quantized(arena, false);
     model.prepare();
     initialize_parameters(*backend, store, 7);
   }
@@ -95,9 +96,9 @@ void set_random(MixtureRun& run, const std::string& name, std::mt19937& random) 
   for (std::int64_t i = 0; i < run.size(name); ++i) run.weight(name)[i] = normal(random);
 }
 
-// Calls f(name of a dense MLP's parameter, names of those of three experts), for their weights, or
+// Calls f(name of a dense MLP's parameter, names of those of the experts), for their weights, or
 // their adapters.
-void for_each_copied(const LoraConfig& lora, const auto& f) {
+void for_each_copied(const LoraConfig& lora, int experts, const auto& f) {
   const std::vector<std::string> kinds =
       lora.on() ? std::vector<std::string>{"lora_A.weight", "lora_B.weight"}
                 : std::vector<std::string>{"weight"};
@@ -108,7 +109,7 @@ void for_each_copied(const LoraConfig& lora, const auto& f) {
       for (const std::string& kind : kinds) {
         const std::string prefix = fmt::format("{}model.layers.{}.", before, layer);
         std::vector<std::string> copies;
-        for (int e = 0; e < 3; ++e)
+        for (int e = 0; e < experts; ++e)
           copies.push_back(
               fmt::format("{}block_sparse_moe.experts.{}.{}.{}", prefix, e, of_expert, kind));
         f(fmt::format("{}mlp.{}.{}", prefix, of_mlp, kind), copies);
@@ -117,22 +118,38 @@ void for_each_copied(const LoraConfig& lora, const auto& f) {
 
 // If all experts are chosen and have the weights of one MLP, so has the mixture, whatever the
 // router says; and the same for their adapters.
-void expect_one_mlp(const LoraConfig& lora) {
-  ModelConfig config = config_without_experts(Family::Llama);
-  config.complete_and_check();
-  ModelConfig mixture = config_with_experts(3, 3);
-  config.lora = mixture.lora = lora;
+// In fp8, the router's weights are 0, so that the weights of all experts are the same power of two:
+// it changes no rounding.
+void expect_one_mlp(const LoraConfig& lora, bool fp8 = false) {
+  const int count = fp8 ? 2 : 3;
+  ModelConfig config = config_without_experts(Family::Llama),
+              mixture = config_without_experts(Family::Mixtral);
+  mixture.experts = ExpertsConfig{.count = count, .chosen = count};
+  for (ModelConfig* const one : {&config, &mixture}) {
+    one->lora = lora;
+    if (fp8) {
+      one->hidden_size = 32;
+      one->ffn_size = 48;
+      one->fp8 = {.recipe = Fp8Recipe::Rowwise, .wgrad = false};
+    }
+    one->complete_and_check();
+  }
   MixtureRun dense(config), experts(mixture);
+  if (fp8)
+    for (const Parameter& parameter : experts.set.parameters())
+      if (parameter.group == ParameterGroup::Router)
+        std::fill_n(experts.weight(parameter.name), parameter.shape.elements(), 0.0);
   std::mt19937 random(5);
   for (const Parameter& parameter : dense.set.parameters())
     if (parameter.name.ends_with("lora_B.weight")) set_random(dense, parameter.name, random);
   std::set<std::string> own;  // of the MLP
   for (const LoraConfig& each : {LoraConfig(), lora})
-    for_each_copied(each, [&](const std::string& mlp, const std::vector<std::string>& copies) {
-      own.insert(mlp);
-      for (const std::string& copy : copies)
-        std::copy_n(dense.weight(mlp), dense.size(mlp), experts.weight(copy));
-    });
+    for_each_copied(each, count,
+                    [&](const std::string& mlp, const std::vector<std::string>& copies) {
+                      own.insert(mlp);
+                      for (const std::string& copy : copies)
+                        std::copy_n(dense.weight(mlp), dense.size(mlp), experts.weight(copy));
+                    });
   for (const Parameter& parameter : dense.set.parameters())
     if (!own.contains(parameter.name))
       std::copy_n(dense.weight(parameter.name), parameter.shape.elements(),
@@ -145,7 +162,7 @@ void expect_one_mlp(const LoraConfig& lora) {
         ASSERT_NEAR(experts.gradient(parameter.name)[i], dense.gradient(parameter.name)[i], 1e-11)
             << parameter.name;
     }
-  for_each_copied(lora, [&](const std::string& mlp, const std::vector<std::string>& copies) {
+  for_each_copied(lora, count, [&](const std::string& mlp, const std::vector<std::string>& copies) {
     double largest = 0;
     for (std::int64_t i = 0; i < dense.size(mlp); ++i) {
       double sum = 0;
@@ -159,6 +176,7 @@ void expect_one_mlp(const LoraConfig& lora) {
 
 TEST(Experts, OfEqualWeightsAreOneMlp) { expect_one_mlp({}); }
 TEST(Experts, OfEqualAdaptersAreOneMlpWithAdapters) { expect_one_mlp(kAdapters); }
+TEST(Experts, OfEqualWeightsAreOneMlpInFp8) { expect_one_mlp({}, true); }
 
 // The loss along a random direction of each trained parameter: adapters of experts, the router, and
 // the embedding, whose gradient goes through the inputs of the experts. All experts are chosen, so

@@ -37,7 +37,7 @@ void expect_equal(const Outcome& actual, const Outcome& expected, const std::str
 class Fp8Families : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, Fp8Families,
                          testing::Values("gpt2", "llama-gqa", "bloom", "qwen3", "olmo3", "retnet",
-                                         "deepseek_v3"));
+                                         "deepseek_v3", "mixtral"));
 
 // ZeRO 3 quantizes its weights at every use, the others once per step. ZeRO 2 and 3 sum gradients
 // of several micro-batches in another order.
@@ -186,6 +186,37 @@ TEST(Fp8Training, FilterSelectsSites) {
   EXPECT_EQ(user_error_of([&] { check_fp8(config); }),
             "train.fp8.filter has no site 'retention.out' (did you mean 'attention.out'?); the "
             "sites are head, attention.qkv, attention.out, mlp.up, mlp.down");
+}
+
+// A row of an expert, and an expert, are on one rank, so that no layout changes their scales.
+TEST(Fp8Experts, TrainInEveryLayoutAsInOneProcess) {
+  for (const char* const kind : {"mixtral", "deepseek_v3"}) {
+    Training training = in_fp8(kind);
+    training.model.fp8.filter = {"head", "attention.qkv", "attention.out", "mlp.up", "mlp.down"};
+    if (std::string(kind) == "deepseek_v3") training.model.experts->size = 48;
+    training.micro = 2;
+    const Outcome alone = trained({}, training, 3);
+    for (const RankLayout& layout :
+         {RankLayout{.tp = 2}, RankLayout{.tp = 2, .sequence_parallel = true}, RankLayout{.cp = 2},
+          RankLayout{.dp = 2, .zero = 3}, RankLayout{.pp = 2, .schedule = ZeroBubbleH1},
+          RankLayout{.dp = 2, .experts = 2},
+          RankLayout{.dp = 2, .zero = 3, .experts = 2, .dispatch = Dispatch::AllToAll},
+          RankLayout{.dp = 2, .zero = 1, .experts = 2, .tp = 2}})
+      expect_same(trained(layout, training, 3), alone,
+                  fmt::format("{}, {}", kind, to_string(layout)));
+    Training other = training;
+    other.recompute = Recompute::Full;
+    expect_equal(trained({}, other, 3), alone, "recomputed");
+    other = training;
+    other.model.fp8.keep_weights = false;
+    expect_equal(trained({}, other, 3), alone, "quantized at every use");
+    other = training;
+    other.micro = 1;
+    expect_same(trained({}, other, 3), alone, "smaller micro-batches");
+    other = training;
+    other.model.fp8 = {};
+    EXPECT_GT(difference(trained({}, other, 3).losses, alone.losses), 1e-7) << "not in fp8";
+  }
 }
 
 // The fp8 weights take the place of those in bf16. Sequences whose length is no multiple of 16 are

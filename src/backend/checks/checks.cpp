@@ -37,9 +37,10 @@ void Checks::list(const Tensor& x, std::int64_t elements, DType dtype) const {
 
 void Checks::found(const Maxima& maxima, const Tensor& x) const {
   if (!maxima) return;
-  matrix(x);
-  list(maxima.rows, x.extent(0), DType::I32);
-  list(maxima.columns, x.extent(1), DType::I32);
+  const int rows = x.rank() - 2;
+  const std::int64_t matrices = rows == 0 ? 1 : x.extent(0);
+  list(maxima.rows, matrices * x.extent(rows), DType::I32);
+  list(maxima.columns, matrices * x.extent(rows + 1), DType::I32);
 }
 
 void Checks::wrong(const Tensor& x, const std::string& expected) const {

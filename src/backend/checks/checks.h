@@ -43,6 +43,7 @@ class Checks {
   void start(const Tensor& c, const MatmulOptions& options) const;
   void activation(const Tensor& c, const MatmulOptions& options) const;
   void fp8(const Quantized& q, std::int64_t rows, std::int64_t columns) const;
+  void stack(const Tensor& x) const;
 
   void norm(const Tensor& y, const Tensor& x, const Tensor& rstd) const;
   void weight(const Tensor& x, const Tensor& weight) const;

@@ -134,6 +134,22 @@ void Checks::grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows
   KINTSUGI_CHECK(!o.tokens_b, "{} {}: b has no rows", operation_, to_string(c.shape()));
 }
 
+void Checks::grouped_matmul_fp8(Tensor c, Quantized a, Quantized b, const ExpertRows& rows,
+                                const GroupedOptions& o) const {
+  expert_rows(rows);
+  const std::int64_t k = a.columns(), n = b.rows() / experts_of(rows);
+  fp8(a, a.rows(), k);
+  fp8(b, experts_of(rows) * n, k);
+  with_rows(a.values, k, DType::F8, rows, o.tokens_a);
+  with_rows(c, n, c.dtype(), rows);
+  KINTSUGI_CHECK(n % kFp8Multiple == 0 && k % kFp8Multiple == 0, "{} {} x {}: not multiples of {}",
+                 operation_, n, k, kFp8Multiple);
+  KINTSUGI_CHECK(a.scales.elements() == a.rows() && b.scales.elements() == b.rows(),
+                 "{}: an operand has one scale", operation_);
+  KINTSUGI_CHECK(!o.transpose_b && !o.tokens_b && o.scale == 1, "{}: options that it does not take",
+                 operation_);
+}
+
 void Checks::grouped_weight_gradient(Tensor dw, Tensor a, Tensor b, const ExpertRows& rows,
                                      const GroupedOptions& o) const {
   expert_rows(rows);

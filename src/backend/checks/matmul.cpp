@@ -28,6 +28,12 @@ void Checks::fp8(const Quantized& q, std::int64_t rows, std::int64_t columns) co
   list(q.scales, q.scales.elements() == 1 ? 1 : rows, DType::F32);
 }
 
+// A matrix, or several that are contiguous.
+void Checks::stack(const Tensor& x) const {
+  ranked(x, 2, 3);
+  if (x.rank() == 3) contiguous(x);
+}
+
 void Checks::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) const {
   ranked(a, 2, 3);
   const int rows = a.rank() - 2, columns = rows + 1;
@@ -51,16 +57,28 @@ void Checks::bias_backward(Tensor dbias, Tensor dy) const {
 
 void Checks::quantize(Quantized rows, Quantized columns, Tensor x,
                       const QuantizeOptions& options) const {
-  matrix(x);
+  stack(x);
   KINTSUGI_CHECK(rows || columns, "quantize {} to nothing", to_string(x.shape()));
-  if (rows) fp8(rows, x.extent(0), x.extent(1));
-  if (columns) fp8(columns, x.extent(1), x.extent(0));
+  const int first = x.rank() - 2;
+  const std::int64_t matrices = first == 0 ? 1 : x.extent(0), m = x.extent(first),
+                     n = x.extent(first + 1);
+  if (rows) fp8(rows, matrices * m, n);
+  if (columns) fp8(columns, matrices * n, m);
+  KINTSUGI_CHECK(first == 0 || !options.one_scale, "quantize {}: one scale of a stack",
+                 to_string(x.shape()));
   found(options.maxima, x);
+  if (options.used.offsets) {
+    expert_rows(options.used);
+    with_rows(x, n, x.dtype(), options.used);
+    KINTSUGI_CHECK(rows && !columns && !options.maxima && !options.one_scale,
+                   "quantize {}: the rows of experts have scales of their own",
+                   to_string(x.shape()));
+  }
   if (options.statistics) list(options.statistics, 4, DType::F32);
 }
 
 void Checks::find_maxima(Maxima maxima, Tensor x, bool) const {
-  matrix(x);
+  stack(x);
   KINTSUGI_CHECK(maxima, "{} of {}: no memory for the maxima", operation_, to_string(x.shape()));
   found(maxima, x);
 }

@@ -61,6 +61,7 @@ class CpuBackend : public Backend {
                       const F& sum_rows);
 
   void matmul_batch(Tensor c, Tensor a, Tensor b, const MatmulOptions& options);
+  static std::int64_t used_rows(const ExpertRows& rows);
   // experts.cpp. Copies of rows are in the memory of this operand of a matmul.
   Tensor expert_rows(const Tensor& x, bool tokens, const ExpertRows& rows, std::int64_t first,
                      std::int64_t count, int operand);

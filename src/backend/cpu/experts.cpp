@@ -14,10 +14,6 @@ namespace {
 constexpr std::int64_t kGathered = 512;  // rows that are copied and multiplied at a time
 constexpr std::int64_t kFewRows = 1024;  // no more than so many, as in generation
 
-std::int64_t used_rows(const ExpertRows& rows) {
-  return rows.offsets.as<std::int32_t>()[rows.offsets.elements() - 1];
-}
-
 std::byte* address(const Tensor& x, std::int64_t row) {
   return static_cast<std::byte*>(x.data()) +
          static_cast<std::size_t>(row * x.stride(0)) * size_of(x.dtype());
@@ -33,6 +29,10 @@ void for_each_block(const ExpertRows& rows, std::int64_t most, const F& f) {
 }
 
 }  // namespace
+
+std::int64_t CpuBackend::used_rows(const ExpertRows& rows) {
+  return rows.offsets.as<std::int32_t>()[rows.offsets.elements() - 1];
+}
 
 // Rows [first, first + count) of x; those of the tokens, if x has a row per token.
 Tensor CpuBackend::expert_rows(const Tensor& x, bool tokens, const ExpertRows& rows,
@@ -96,6 +96,20 @@ void CpuBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRow
     multiply(out, in, expert, true);
     for (std::int64_t i = 0; i < count; ++i)
       std::memcpy(address(c, first + i), address(out, i), bytes(c));
+  });
+}
+
+void CpuBackend::do_grouped_matmul_fp8(Tensor c, Quantized a, Quantized b, const ExpertRows& rows,
+                                       const GroupedOptions& options) {
+  const std::int64_t n = c.extent(1), tokens = a.rows();
+  const Tensor scales(a.scales.data(), DType::F32, {tokens, 1});
+  for_each_block(rows, kGathered, [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    const auto own = [&](const Tensor& x, int operand) {
+      return expert_rows(x, options.tokens_a, rows, first, count, operand);
+    };
+    const Quantized left{own(a.values, 0), own(scales, 1).flatten_first()};
+    do_matmul_fp8(c.rows(first, count), left, b.part(expert * n, n),
+                  {.accumulate = options.accumulate});
   });
 }
 

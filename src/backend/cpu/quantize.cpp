@@ -74,6 +74,12 @@ struct LostCounts {
   }
 };
 
+// Of matrix i of a stack of matrices (m, n).
+Maxima part(const Maxima& maxima, std::int64_t i, std::int64_t m, std::int64_t n) {
+  if (!maxima) return {};
+  return {maxima.rows.rows(i * m, m), maxima.columns.rows(i * n, n)};
+}
+
 constexpr std::int64_t kBlockRows = 256, kBlockColumns = 256, kBlockDepth = 512;
 
 // One tile of c: the values as R, block by block, and one rounding at the end.
@@ -130,6 +136,22 @@ void matmul_tile_fp8(const Tensor& c, const Quantized& a, const Quantized& b,
 void CpuBackend::do_quantize(Quantized rows, Quantized columns, Tensor x,
                              const QuantizeOptions& options) {
   if (x.elements() == 0) return;
+  if (options.used.offsets) {
+    QuantizeOptions of_used = options;
+    of_used.used = {};
+    const std::int64_t used = used_rows(options.used);
+    return do_quantize(rows.part(0, used), {}, x.rows(0, used), of_used);
+  }
+  if (x.rank() == 3) {
+    const std::int64_t m = x.extent(1), n = x.extent(2);
+    for (std::int64_t i = 0; i < x.extent(0); ++i) {
+      QuantizeOptions of_matrix = options;
+      of_matrix.maxima = part(options.maxima, i, m, n);
+      do_quantize(rows ? rows.part(i * m, m) : rows, columns ? columns.part(i * n, n) : columns,
+                  x.select(0, i), of_matrix);
+    }
+    return;
+  }
   const std::int64_t m = x.extent(0), n = x.extent(1);
   visit_float(x.dtype(), [&]<class T>() {
     MagnitudeBits maxima(m, n);
@@ -165,6 +187,11 @@ void CpuBackend::do_quantize(Quantized rows, Quantized columns, Tensor x,
 }
 
 void CpuBackend::do_find_maxima(Maxima maxima, Tensor x, bool through_bf16) {
+  if (x.rank() == 3) {
+    for (std::int64_t i = 0; i < x.extent(0); ++i)
+      do_find_maxima(part(maxima, i, x.extent(1), x.extent(2)), x.select(0, i), through_bf16);
+    return;
+  }
   MagnitudeBits found(x.extent(0), x.extent(1));
   visit_float(x.dtype(), [&]<class T>() { found.find<T>(x, through_bf16); });
   std::copy(found.rows.begin(), found.rows.end(), maxima.rows.as<std::int32_t>());

@@ -72,6 +72,9 @@ void SimBackend::do_matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& op
 void SimBackend::do_quantize(Quantized rows, Quantized columns, Tensor x,
                              const QuantizeOptions& options) {
   // x is read once for the scales, unless they are known or of rows alone, and once for the values.
+  if (options.used.offsets)
+    return add_memory("quantize", {},
+                      used_part(options.used) * planned_bytes({x, rows.values, rows.scales}));
   const bool known = options.maxima && !options.one_scale,
              once = known || (!columns && !options.one_scale);
   add_memory("quantize",
@@ -322,6 +325,12 @@ void SimBackend::do_gather_rows(Tensor y, Tensor x, const ExpertRows& rows) {
 void SimBackend::do_grouped_matmul(Tensor c, Tensor a, Tensor b, const ExpertRows& rows,
                                    const GroupedOptions& options) {
   add_grouped("grouped_matmul", c, a, b, false, rows,
+              options.accumulate ? used_part(rows) * planned_bytes({c}) : 0);
+  used_[c.data()] = used_part(rows);
+}
+void SimBackend::do_grouped_matmul_fp8(Tensor c, Quantized a, Quantized b, const ExpertRows& rows,
+                                       const GroupedOptions& options) {
+  add_grouped("grouped_matmul_fp8", c, a.values, b.values.split_first(c.extent(1)), false, rows,
               options.accumulate ? used_part(rows) * planned_bytes({c}) : 0);
   used_[c.data()] = used_part(rows);
 }

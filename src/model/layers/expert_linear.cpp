@@ -5,7 +5,7 @@
 
 namespace kintsugi {
 
-void ExpertLinear::declare(Declaration& d, double used, std::int64_t most) {
+void ExpertLinear::declare(Declaration& d, double used, std::int64_t visitors, std::int64_t most) {
   const auto own = experts_ / (d.ranks().tensor * d.ranks().experts),
              each = static_cast<std::int64_t>(spec_.weights.size()) / experts_;
   weight_ = d.stack(spec_.weights, outputs(), spec_.inputs, used,
@@ -15,6 +15,13 @@ void ExpertLinear::declare(Declaration& d, double used, std::int64_t most) {
                      .hidden = true});
   shape_ = {own, each * outputs(), spec_.inputs};
   if (spec_.adapters.any()) declare_adapters(d, used, most);
+  fp8_.declare(d, weight_, shape_);
+  if (!fp8_.on()) return;
+  const bool tokens_x = tokens_ == Tokens::Input;
+  x_rows_ = d.workspace(quantized_rows("fp8 inputs", shape_[2], tokens_x ? visitors : most));
+  TensorSpec gradient = quantized_rows("fp8 gradients", shape_[1], tokens_x ? most : visitors);
+  gradient.training = true;
+  dy_rows_ = d.workspace(gradient);
 }
 
 void ExpertLinear::declare_adapters(Declaration& d, double used, std::int64_t most) {
@@ -66,6 +73,17 @@ void ExpertLinear::read(const LayerRun& run, Tensor x, const ExpertRows& rows) c
         {.transpose_b = true, .tokens_a = tokens_ == Tokens::Input, .scale = spec_.adapters.scale});
 }
 
+// Of the rows of experts, only those that are used.
+Quantized ExpertLinear::quantized(const LayerRun& run, Fp8Weight::Operand operand, Tensor x,
+                                  bool of_tokens, const ExpertRows& rows) const {
+  const Workspace memory = operand == Fp8Weight::Operand::Input ? x_rows_ : dy_rows_;
+  const Quantized result = quantized_in(run[memory], x.extent(0), x.extent(1), false);
+  QuantizeOptions options = fp8_.counted(run, operand, {});
+  if (!of_tokens) options.used = rows;
+  run.backend().quantize(result, {}, x, options);
+  return result;
+}
+
 // As in Linear, adapters come first, and the matmul with W adds to them.
 void ExpertLinear::forward(const LayerRun& run, Tensor y, Tensor x, const ExpertRows& rows) const {
   if (adapts()) {
@@ -75,9 +93,14 @@ void ExpertLinear::forward(const LayerRun& run, Tensor y, Tensor x, const Expert
       run.backend().grouped_matmul(columns, low, b.select(1, i), rows, {.transpose_b = true});
     });
   }
-  run.backend().grouped_matmul(
-      y, x, weight(run), rows,
-      {.transpose_b = true, .tokens_a = tokens_ == Tokens::Input, .accumulate = adapts()});
+  GroupedOptions options{.tokens_a = tokens_ == Tokens::Input, .accumulate = adapts()};
+  if (fp8_.is_used(run)) {
+    options.fast_accumulation = fp8_.spec().fast_forward;
+    const Quantized in = quantized(run, Fp8Weight::Operand::Input, x, options.tokens_a, rows);
+    return run.backend().grouped_matmul_fp8(y, in, fp8_.for_forward(run), rows, options);
+  }
+  options.transpose_b = true;
+  run.backend().grouped_matmul(y, x, weight(run), rows, options);
 }
 
 void ExpertLinear::backward_input(const LayerRun& run, Tensor dx, Tensor dy,
@@ -91,8 +114,11 @@ void ExpertLinear::backward_input(const LayerRun& run, Tensor dx, Tensor dy,
     });
     run.backend().grouped_matmul(dx, run[dlow_], a(run), rows, {});
   }
-  run.backend().grouped_matmul(dx, dy, weight(run), rows,
-                               {.tokens_a = tokens, .accumulate = adapts()});
+  GroupedOptions options{.tokens_a = tokens, .accumulate = adapts()};
+  if (!fp8_.is_used(run)) return run.backend().grouped_matmul(dx, dy, weight(run), rows, options);
+  options.fast_accumulation = fp8_.spec().fast_backward;
+  const Quantized in = quantized(run, Fp8Weight::Operand::Gradient, dy, tokens, rows);
+  run.backend().grouped_matmul_fp8(dx, in, fp8_.for_backward(run), rows, options);
 }
 
 bool ExpertLinear::is_trained(const LayerRun& run) const {

@@ -38,8 +38,8 @@ class Experts final : public Sublayer {
     if (!spec_.bias.empty())
       bias_ = d.vector(spec_.bias, spec_.count,
                        {.group = ParameterGroup::Router, .init = {InitKind::Zeros}, .wide = true});
-    up_.declare(d, used, most_rows());
-    down_.declare(d, used, most_rows());
+    up_.declare(d, used, dispatcher_->most(), most_rows());
+    down_.declare(d, used, dispatcher_->most(), most_rows());
     declare_tensors(d);
     dispatcher_->declare(d);
     if (shared_) shared_->declare(d);
@@ -312,8 +312,8 @@ class Experts final : public Sublayer {
 
 std::vector<LinearUse> linears_of(ExpertsSpec& spec) {
   std::vector<LinearUse> all = spec.shared ? linears_of(*spec.shared) : std::vector<LinearUse>();
-  for (LinearSpec* const linear : {&spec.up, &spec.down})
-    all.push_back({.linear = linear, .site = {}, .experts = spec.count});
+  all.push_back({.linear = &spec.up, .site = "experts.up", .experts = spec.count});
+  all.push_back({.linear = &spec.down, .site = "experts.down", .experts = spec.count});
   return all;
 }
 

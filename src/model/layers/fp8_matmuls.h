@@ -6,6 +6,45 @@
 
 namespace kintsugi {
 
+// What fp8 matmuls read of one LinearSpec's parameters: W or, of experts, a stack of matrices,
+// quantized in both orientations in the store's memory; and how operands are quantized.
+class Fp8Weight {
+ public:
+  explicit Fp8Weight(const std::optional<Fp8Spec>& spec) : spec_(spec) {}
+
+  // After the matrices, which form one of `shape` (…, outputs, inputs), or (inputs, outputs) if
+  // `in_out`. They are on if their sizes are multiples of 16.
+  void declare(Declaration& d, int weight, Shape shape, bool in_out = false);
+  bool on() const { return on_; }
+  const Fp8Spec& spec() const { return *spec_; }
+  // Generation and scoring of sequences of any length fall back to the run's precision.
+  bool is_used(const LayerRun& run) const {
+    return on_ && run.batch.cached == nullptr && run.size.length % kFp8Multiple == 0;
+  }
+
+  enum class Operand : std::uint8_t { Input, Gradient, Weight };  // rows of the statistics
+  QuantizeOptions options(const Maxima& maxima) const;
+  // The same, with statistics if they are wanted.
+  QuantizeOptions counted(const LayerRun& run, Operand operand, const Maxima& maxima) const;
+
+  // In the run's precision, for matmuls that are not in fp8: those of an evaluation.
+  Tensor rounded(const LayerRun& run) const;
+  Quantized for_forward(const LayerRun& run) const;
+  Quantized for_backward(const LayerRun& run) const;
+
+ private:
+  void quantize(const LayerRun& run, Quantized rows, Quantized columns,
+                QuantizeOptions options) const;
+
+  std::optional<Fp8Spec> spec_;
+  bool on_ = false, in_out_ = false;
+  int weight_ = -1;
+  Shape shape_;
+};
+
+// Memory for a Quantized of `most` rows per token.
+TensorSpec quantized_rows(std::string_view label, std::int64_t width, std::int64_t most = 1);
+
 // The matmuls of a Linear in fp8: the forward, the gradient of x, and the gradient of W. It owns
 // the quantized copies of x and dy; those of W are the store's.
 //
@@ -17,13 +56,12 @@ namespace kintsugi {
 // orientations: with the scales of their rows, and transposed with those of their columns.
 class Fp8Matmuls {
  public:
-  explicit Fp8Matmuls(const std::optional<Fp8Spec>& spec) : spec_(spec) {}
+  explicit Fp8Matmuls(const std::optional<Fp8Spec>& spec) : weight_(spec) {}
 
   // After the matrices, which form one of `shape`, stored [in, out] if `in_out`. `reads_x`: the
   // gradients of the Linear need x itself, too.
   void declare(Declaration& d, int weight, Shape shape, bool in_out, bool reads_x);
-  // Some are on, and the Linear's sizes are multiples of 16.
-  bool on() const { return on_; }
+  const Fp8Weight& weight() const { return weight_; }
   bool has_weight_gradient() const { return weight_gradient_; }
   // The forward keeps what backward_weight() needs of x: its caller may overwrite x.
   bool keeps_input() const { return keeps_input_; }
@@ -38,9 +76,6 @@ class Fp8Matmuls {
     return maxima(run, gradient_maxima_, outputs_);
   }
 
-  // W in the run's precision, for matmuls that are not in fp8: those of an evaluation.
-  Tensor rounded_weight(const LayerRun& run) const;
-
   // `options` may have a bias and a residual.
   void forward(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy, MatmulOptions options) const;
@@ -48,29 +83,21 @@ class Fp8Matmuls {
   void backward_weight(const LayerRun& run, Tensor gradient, Tensor x) const;
 
  private:
-  enum class Operand : std::uint8_t { Input, Gradient, Weight };  // rows of the statistics
-  QuantizeOptions options(const Maxima& maxima) const;
-  // The same, with statistics if they are wanted.
-  QuantizeOptions counted(const LayerRun& run, Operand operand, const Maxima& maxima) const;
+  using Operand = Fp8Weight::Operand;
+  const Fp8Spec& spec() const { return weight_.spec(); }
   Maxima maxima(const LayerRun& run, Workspace memory, std::int64_t width) const;
   Quantized view(const Tensor& memory, std::int64_t rows, std::int64_t columns) const;
   Quantized transposed_input(const LayerRun& run) const;
   Quantized transposed_gradient(const LayerRun& run) const {
     return view(run[dy_columns_], outputs_, run.size.tokens());
   }
-  void quantize_weight(const LayerRun& run, Quantized rows, Quantized columns,
-                       QuantizeOptions options) const;
-  Quantized weight_for_forward(const LayerRun& run) const;
-  Quantized weight_for_backward(const LayerRun& run) const;
   bool keeps(const LayerRun& run) const {
     return keeps_input_ && weight_gradient_ && run.recompute == Recompute::None &&
            !run.batch.scored_only;
   }
 
-  std::optional<Fp8Spec> spec_;
-  bool on_ = false, weight_gradient_ = false, keeps_input_ = false, in_out_ = false;
-  int weight_ = -1;
-  Shape shape_;
+  Fp8Weight weight_;
+  bool weight_gradient_ = false, keeps_input_ = false, in_out_ = false;
   std::int64_t inputs_ = 0, outputs_ = 0;
   Workspace x_rows_, dy_rows_;                // (tokens, inputs), (tokens, outputs)
   Workspace dy_columns_;                      // (outputs, tokens), read by backward_weight()

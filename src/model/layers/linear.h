@@ -33,14 +33,14 @@ class Linear {
 
   // W on this rank, in the run's precision, without adapters.
   Tensor weight(const LayerRun& run) const {
-    return fp8_.on() ? fp8_.rounded_weight(run) : run.store().weight(weight_, shape_);
+    return fp8_.weight().on() ? fp8_.weight().rounded(run) : run.store().weight(weight_, shape_);
   }
 
   // If the inputs are sharded: computes this rank's partial sum. Only one rank adds the bias.
   void forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual = {}) const;
   // GELU is part of these matmuls, or an operation after them, which finds the maxima of its
   // result.
-  bool fuses_gelu() const { return !adapters_.any() && !fp8_.on(); }
+  bool fuses_gelu() const { return !adapters_.any() && !fp8_.weight().on(); }
   void forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x,
                     const Maxima& maxima) const;
   void forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const;
@@ -56,10 +56,7 @@ class Linear {
   void declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                const std::vector<int>& copies);
   MatmulOptions forward_options(const LayerRun& run) const;
-  // Generation and scoring of sequences of any length fall back to the run's precision.
-  bool in_fp8(const LayerRun& run) const {
-    return fp8_.on() && run.batch.cached == nullptr && run.size.length % kFp8Multiple == 0;
-  }
+  bool in_fp8(const LayerRun& run) const { return fp8_.weight().is_used(run); }
   void multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
   void multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gelu_input = {}) const;
   Tensor bias(const LayerRun& run) const {

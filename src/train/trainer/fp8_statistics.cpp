@@ -65,7 +65,7 @@ void Fp8Statistics::record() {
     run_.record.fp8_amax = std::max(*run_.record.fp8_amax, largest[i]);
     run_.record.fp8_underflow = std::max(*run_.record.fp8_underflow, underflow);
     run_.record.fp8_saturated = std::max(*run_.record.fp8_saturated, saturated);
-    if (i % kOperands.size() == 0 && site.ends_with("mlp.down") && underflow > most_lost)
+    if (i % kOperands.size() == 0 && site.ends_with(".down") && underflow > most_lost)
       most_lost = underflow, lost = site;
   }
   if (!run_.is_first()) return;
@@ -74,8 +74,8 @@ void Fp8Statistics::record() {
   warned_ = true;
   log_warning(
       "step {}: {:.1f} % of the inputs of {} are lost in fp8 beside outliers of the activation: if "
-      "the loss suffers, add mlp.down to train.fp8.filter",
-      run_.record.step, 100 * most_lost, lost);
+      "the loss suffers, add {} to train.fp8.filter",
+      run_.record.step, 100 * most_lost, lost, lost.substr(lost.find('.', lost.find('.') + 1) + 1));
 }
 
 }  // namespace kintsugi

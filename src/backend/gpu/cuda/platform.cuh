@@ -182,10 +182,10 @@ __device__ inline void load_transposed(unsigned (&m)[4], const void* address) {
 // number is a multiple of 4. Only GPUs with Traits::warpgroups have them.
 #define KINTSUGI_WARPGROUPS 1
 
-// 16-bit numbers in rows of 128 bytes, whose 16-byte words are permuted by the row's number
+// 16-bit or fp8 numbers in rows of 128 bytes, whose 16-byte words are permuted by the row's number
 // (SharedTile); eight rows take 1024 bytes, at a multiple of which the first begins. The rows are
-// those of the operand with 64 terms each, or the terms, with 64 rows of the operand each; then the
-// next 64 rows begin `next` bytes later.
+// those of the operand with as many terms each or, of 16-bit numbers, the terms, with 64 rows of
+// the operand each; then the next 64 rows begin `next` bytes later.
 struct SharedMatrix {
   std::uint64_t descriptor;
 
@@ -196,119 +196,97 @@ struct SharedMatrix {
   __device__ void advance(int bytes) { descriptor += static_cast<unsigned>(bytes) >> 4; }
 };
 
-#define KINTSUGI_WGMMA_128(type)                                                   \
-  "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                 \
-  "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                     \
-  " {"                                                                             \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
-  "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,"   \
-  "%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,"   \
-  "%60,%61,%62,%63"                                                                \
-  "}, %64, %65, add, 1, 1, %67, %68;\n}\n"
-#define KINTSUGI_WGMMA_256(type)                                                   \
-  "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                \
-  "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                     \
-  " {"                                                                             \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
-  "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,"   \
-  "%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,"   \
-  "%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,"   \
-  "%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,"   \
-  "%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113," \
-  "%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"          \
-  "}, %128, %129, add, 1, 1, %131, %132;\n}\n"
+#define KINTSUGI_WGMMA_128(k, type, transposed)                                                  \
+  "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                               \
+  "wgmma.mma_async.sync.aligned.m64n128k" k ".f32." type "." type                                \
+  " {"                                                                                           \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+  "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"                              \
+  "}, %64, %65, add, 1, 1" transposed ";\n}\n"
+#define KINTSUGI_WGMMA_256(k, type, transposed)                                                  \
+  "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                              \
+  "wgmma.mma_async.sync.aligned.m64n256k" k ".f32." type "." type                                \
+  " {"                                                                                           \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+  "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70," \
+  "%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93," \
+  "%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,"    \
+  "%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"                   \
+  "}, %128, %129, add, 1, 1" transposed ";\n}\n"
+#define KINTSUGI_SUMS_64                                                                          \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
+      "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),  \
+      "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),  \
+      "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),  \
+      "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),  \
+      "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),  \
+      "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),  \
+      "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define KINTSUGI_SUMS_128                                                                         \
+  KINTSUGI_SUMS_64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), \
+      "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),  \
+      "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),  \
+      "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),  \
+      "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),  \
+      "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),           \
+      "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),         \
+      "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),         \
+      "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),         \
+      "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
-// Begins d (64, 128 or 256) = [d +] a (64, 16) b (16, …). kTerms…: the rows of the operand are
-// terms. d is as in mma: element 4 j of lane l of warp w is at row 16 w + l / 4 and column 8 j + 2
-// (l % 4), followed by the next column and both again 8 rows below.
+// Begins d (64, 128 or 256) = [d +] a (64, 16) b (16, …), or of 32 terms in fp8. kTerms…: the rows
+// of the operand are terms. d is as in mma: element 4 j of lane l of warp w is at row 16 w + l / 4
+// and column 8 j + 2 (l % 4), followed by the next column and both again 8 rows below. Products of
+// fp8 numbers are added in about 14 bits.
 template <class T, bool kTermsA, bool kTermsB>
 __device__ inline void begin_product(float (&d)[64], SharedMatrix a, SharedMatrix b, bool add) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (std::is_same_v<T, Half>) {
-    asm volatile(
-        KINTSUGI_WGMMA_128("f16")
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-          "+f"(d[63])
-        : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA), "n"(kTermsB));
+  if constexpr (std::is_same_v<T, Fp8>) {
+    static_assert(!kTermsA && !kTermsB);
+    asm volatile(KINTSUGI_WGMMA_128("32", "e4m3", "")
+                 : KINTSUGI_SUMS_64
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0));
+  } else if constexpr (std::is_same_v<T, Half>) {
+    asm volatile(KINTSUGI_WGMMA_128("16", "f16", ", %67, %68")
+                 : KINTSUGI_SUMS_64
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA),
+                   "n"(kTermsB));
   } else {
-    asm volatile(
-        KINTSUGI_WGMMA_128("bf16")
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-          "+f"(d[63])
-        : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA), "n"(kTermsB));
+    asm volatile(KINTSUGI_WGMMA_128("16", "bf16", ", %67, %68")
+                 : KINTSUGI_SUMS_64
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA),
+                   "n"(kTermsB));
   }
 #endif
 }
 template <class T, bool kTermsA, bool kTermsB>
 __device__ inline void begin_product(float (&d)[128], SharedMatrix a, SharedMatrix b, bool add) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (std::is_same_v<T, Half>) {
-    asm volatile(
-        KINTSUGI_WGMMA_256("f16")
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-          "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
-          "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
-          "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-          "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
-          "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),
-          "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-          "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),
-          "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
-          "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
-          "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA), "n"(kTermsB));
+  if constexpr (std::is_same_v<T, Fp8>) {
+    static_assert(!kTermsA && !kTermsB);
+    asm volatile(KINTSUGI_WGMMA_256("32", "e4m3", "")
+                 : KINTSUGI_SUMS_128
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0));
+  } else if constexpr (std::is_same_v<T, Half>) {
+    asm volatile(KINTSUGI_WGMMA_256("16", "f16", ", %131, %132")
+                 : KINTSUGI_SUMS_128
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA),
+                   "n"(kTermsB));
   } else {
-    asm volatile(
-        KINTSUGI_WGMMA_256("bf16")
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-          "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
-          "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
-          "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-          "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
-          "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),
-          "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-          "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),
-          "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
-          "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
-          "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA), "n"(kTermsB));
+    asm volatile(KINTSUGI_WGMMA_256("16", "bf16", ", %131, %132")
+                 : KINTSUGI_SUMS_128
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add ? 1 : 0), "n"(kTermsA),
+                   "n"(kTermsB));
   }
 #endif
 }
 #undef KINTSUGI_WGMMA_128
 #undef KINTSUGI_WGMMA_256
+#undef KINTSUGI_SUMS_64
+#undef KINTSUGI_SUMS_128
 
 // Before the first product, and before each whose d other instructions have changed.
 __device__ inline void order_products() {
@@ -328,6 +306,14 @@ __device__ inline void wait_for_products() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 #endif
+}
+// Waits for all of them. The compiler does not know that d was incomplete: it must not read d
+// before.
+template <int kSums>
+__device__ inline void wait_for_sums(float (&d)[kSums]) {
+  wait_for_products<0>();
+#pragma unroll
+  for (float& sum : d) asm volatile("" : "+f"(sum)::"memory");
 }
 // Adds numbers to memory at a multiple of 16 bytes, without waiting for it.
 __device__ inline void add_to_memory(float* address, const float (&x)[4]) {

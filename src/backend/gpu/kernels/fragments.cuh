@@ -21,18 +21,20 @@ inline constexpr bool kMma = kMatrixUnit == MatrixUnit::Mma;
 inline constexpr std::size_t kMatrixSharedBytes =
     kSharedBytes < (std::size_t{99} << 10) ? kSharedBytes : std::size_t{99} << 10;
 
-// Rows of 16-bit numbers in shared memory. The eight rows of a column of 16-byte words are in
-// different banks: the words of a row are permuted by its number, or rows are longer by one word.
+// Rows of 16-bit or 8-bit numbers in shared memory. The eight rows of a column of 16-byte words are
+// in different banks: the words of a row are permuted by its number, or rows are longer by one
+// word.
 template <class T, int kRows, int kColumns>
 struct alignas(16) SharedTile {
-  static constexpr bool kPermuted = kColumns % 64 == 0;
-  static constexpr unsigned kStride = kPermuted ? kColumns : kColumns + 8;
+  static constexpr unsigned kWord = 16 / sizeof(T), kLine = 8 * kWord;  // elements
+  static constexpr bool kPermuted = kColumns % kLine == 0;
+  static constexpr unsigned kStride = kPermuted ? kColumns : kColumns + kWord;
 
   __device__ static unsigned offset(unsigned row, unsigned column) {
-    if constexpr (kPermuted) column = column / 64 * 64 + (column % 64 ^ row % 8 * 8);
+    if constexpr (kPermuted) column = column / kLine * kLine + (column % kLine ^ row % 8 * kWord);
     return row * kStride + column;
   }
-  // The elements from (row, column) to the next multiple of 8 columns are adjacent.
+  // The elements from (row, column) to the next multiple of kWord columns are adjacent.
   __device__ T* at(int row, int column) {
     return element + offset(static_cast<unsigned>(row), static_cast<unsigned>(column));
   }

@@ -57,24 +57,39 @@ struct Counts {
   }
 };
 
-// ---- a matrix to quantize, and one of the results
+// ---- a matrix to quantize, and one of the results; of a stack, the first one, and what block z
+// computes of it
 template <class T>
 struct Source {
   const T* x;
-  std::int64_t stride;
+  std::int64_t stride, matrix;  // of rows, of matrices
   int rows, columns;
+  const std::int32_t* used;  // so many of the rows are quantized; nullptr: all
 
+  __device__ Source own() const {
+    Source source = *this;
+    source.x += blockIdx.z * matrix;
+    if (used != nullptr) source.rows = min(rows, *used);
+    return source;
+  }
   __device__ const T* at(int row, int column) const { return x + row * stride + column; }
 };
 
 struct Target {
   std::uint8_t* values = nullptr;
   float* scales = nullptr;
-  int scale_count = 0;
+  int rows = 0, columns = 0, scale_count = 0;
   const unsigned* maxima = nullptr;  // of each row of the result
   int step = 1;                      // 0: one maximum for all rows
   bool power_of_two = true;
 
+  __device__ Target own() const {
+    Target target = *this;
+    target.values += static_cast<std::int64_t>(blockIdx.z) * rows * columns;
+    target.scales += blockIdx.z * scale_count;
+    target.maxima += blockIdx.z * scale_count;
+    return target;
+  }
   // The inverse of the scale of a row; the caller that is responsible for it writes the scale.
   __device__ float inverse(int row, bool writes) const {
     const Fp8Scale scale = fp8_scale(maxima[row * step], power_of_two);
@@ -92,8 +107,11 @@ struct Found {
 
 template <class T, int N>
 __global__ void __launch_bounds__(kStripThreads)
-    maxima_kernel(Found to, Source<T> from, int strip_rows) {
+    maxima_kernel(Found to, Source<T> stack, int strip_rows) {
   allow_next();
+  const Source<T> from = stack.own();
+  if (to.rows != nullptr) to.rows += blockIdx.z * stack.rows;
+  if (to.columns != nullptr) to.columns += blockIdx.z * stack.columns;
   const StripThread<N> first(strip_rows);
   Magnitudes<T, N> columns;
   for (int i = 0; i < strip_rows; i += kStripWarps * kRowsAtOnce) {
@@ -139,12 +157,14 @@ struct TransposedTile {
 // previous kernel read or wrote are still in the L2 cache). A thread has 4 rows of 8 columns.
 template <class T, bool kRows, bool kColumns, bool kCounts>
 __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
-    cast_tiles_kernel(Target rows, Target columns, unsigned* counts, Source<T> from) {
+    cast_tiles_kernel(Target all_rows, Target all_columns, unsigned* counts, Source<T> stack) {
   KINTSUGI_SHARED(TransposedTile, tile);
   KINTSUGI_SHARED(float[kTileRows], row_inverses);
   KINTSUGI_SHARED(float[kTileColumns], column_inverses);
   allow_next();
   wait_for_previous();
+  const Source<T> from = stack.own();
+  const Target rows = all_rows.own(), columns = all_columns.own();
   const int thread = static_cast<int>(threadIdx.x), group = thread % 8, quad = thread / 8;
   const int first_row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTileRows,
             first_column = static_cast<int>(blockIdx.x) * kTileColumns;
@@ -213,13 +233,15 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 5 : 3)
 // The same for sizes and addresses that the tiles do not take: a thread per element.
 template <class T>
 __global__ void __launch_bounds__(256)
-    cast_each_kernel(Target rows, Target columns, unsigned* counts, Source<T> from) {
+    cast_each_kernel(Target all_rows, Target all_columns, unsigned* counts, Source<T> stack) {
   allow_next();
   wait_for_previous();
+  const Source<T> from = stack.own();
+  const Target rows = all_rows.own(), columns = all_columns.own();
   const int row = static_cast<int>(blockIdx.x),
             column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   Counts seen;
-  if (column < from.columns) {
+  if (row < from.rows && column < from.columns) {
     const float value = as_float(*from.at(row, column));
     unsigned in_row = 0, in_column = 0;
     if (rows.values != nullptr) {
@@ -240,7 +262,7 @@ __global__ void __launch_bounds__(256)
 // statistics (4): the largest of the maxima, and the counts of this call added.
 __global__ void __launch_bounds__(1024)
     statistics_kernel(float* statistics, const unsigned* maxima, int count, const unsigned* counts,
-                      float elements) {
+                      float elements, const std::int32_t* used, int columns) {
   KINTSUGI_SHARED(unsigned[32], shared);
   unsigned largest = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
@@ -251,7 +273,7 @@ __global__ void __launch_bounds__(1024)
   if (statistics[0] < value) statistics[0] = value;
   statistics[1] += static_cast<float>(counts[0]);
   statistics[2] += static_cast<float>(counts[1]);
-  statistics[3] += elements;
+  statistics[3] += used == nullptr ? elements : static_cast<float>(*used) * columns;
 }
 
 // ---- rows alone: a block reads its row once, finds the maximum and writes the values
@@ -266,6 +288,7 @@ __global__ void __launch_bounds__(kRowThreads<kVecs>, 2)
   allow_next();
   wait_for_previous();
   const int row = static_cast<int>(blockIdx.x), packs = from.columns / N;
+  if (from.used != nullptr && row >= *from.used) return;
   const int lane = Team<0>::lane(), lanes = Team<0>::lanes();
   RowCache<T, N, kVecs> x;
   x.read(from.at(row, 0), packs, lane, lanes);
@@ -294,19 +317,39 @@ __global__ void __launch_bounds__(kRowThreads<kVecs>, 2)
 }
 
 // ---- launches
+// The rows of all matrices, and where the kernels find how many are used; nullptr: all.
+struct Stack {
+  explicit Stack(const Tensor& matrix_or_stack, const ExpertRows& of_experts = {})
+      : x(matrix_or_stack.rank() == 2 ? matrix_or_stack : matrix_or_stack.flatten_first()),
+        matrices(matrix_or_stack.rank() == 2 ? 1 : static_cast<int>(matrix_or_stack.extent(0))) {
+    if (of_experts.offsets)
+      used = data_of<std::int32_t>(of_experts.offsets) + of_experts.offsets.elements() - 1;
+  }
+  int rows() const { return static_cast<int>(x.extent(0)) / matrices; }  // of a matrix
+  Tensor x;
+  int matrices;
+  const std::int32_t* used = nullptr;
+};
+
 template <class T>
-Source<T> source_of(const Tensor& x) {
+Source<T> source_of(const Stack& stack) {
+  const Tensor& x = stack.x;
   return {.x = data_of<T>(x),
           .stride = x.stride(0),
-          .rows = static_cast<int>(x.extent(0)),
-          .columns = static_cast<int>(x.extent(1))};
+          .matrix = stack.rows() * x.stride(0),
+          .rows = stack.rows(),
+          .columns = static_cast<int>(x.extent(1)),
+          .used = stack.used};
 }
 
-Target target_of(const Quantized& q, const QuantizeOptions& o, const unsigned* maxima) {
+Target target_of(const Quantized& q, const QuantizeOptions& o, const unsigned* maxima,
+                 int matrices) {
   if (!q) return {};
   return {.values = static_cast<std::uint8_t*>(q.values.data()),
           .scales = data_of<float>(q.scales),
-          .scale_count = static_cast<int>(q.scales.elements()),
+          .rows = static_cast<int>(q.rows() / matrices),
+          .columns = static_cast<int>(q.columns()),
+          .scale_count = static_cast<int>(q.scales.elements() / matrices),
           .maxima = maxima,
           .step = o.one_scale ? 0 : 1,
           .power_of_two = o.power_of_two};
@@ -317,8 +360,8 @@ bool aligned_to(const void* address, std::uintptr_t bytes) {
 }
 
 template <class T>
-bool packs_align(const Tensor& x, const Target& rows) {
-  return rows_of<const T>(x).aligned() && x.extent(1) % kTilePack == 0 &&
+bool packs_align(const Stack& stack, const Target& rows) {
+  return rows_of<const T>(stack.x).aligned() && stack.x.extent(1) % kTilePack == 0 &&
          aligned_to(rows.values, kTilePack);
 }
 
@@ -331,9 +374,10 @@ void launch_rows(const Context& context, const Target& to, const Source<T>& from
 }
 
 template <class T>
-void cast_rows(const Context& context, const Target& to, const Tensor& x) {
-  const Source<T> from = source_of<T>(x);
-  if (!packs_align<T>(x, to)) return launch_rows<T, 1, 0>(context, to, from);
+void cast_rows(const Context& context, const Target& to, const Stack& stack) {
+  Source<T> from = source_of<T>(stack);
+  from.rows *= stack.matrices;
+  if (!packs_align<T>(stack, to)) return launch_rows<T, 1, 0>(context, to, from);
   const int packs = from.columns / kTilePack;
   if constexpr (sizeof(T) == 2) {  // the row stays in registers
     if (packs <= 4 * kRowThreads<4>) return launch_rows<T, kTilePack, 4>(context, to, from);
@@ -343,15 +387,16 @@ void cast_rows(const Context& context, const Target& to, const Tensor& x) {
 }
 
 template <class T>
-void launch_maxima(const Context& context, const Found& to, const Tensor& x) {
-  const Source<T> from = source_of<T>(x);
+void launch_maxima(const Context& context, const Found& to, const Stack& stack) {
+  const Source<T> from = source_of<T>(stack);
   const auto launch = [&]<int N>() {
-    const StripGrid grid(context, from.rows, ceil_div(from.columns, N));
+    StripGrid grid(context, from.rows, ceil_div(from.columns, N));
+    grid.blocks.z = static_cast<unsigned>(stack.matrices);
     // It follows a memset, which nothing overlaps.
     launch_kernel(context.stream, maxima_kernel<T, N>, grid.blocks, kStripThreads, 0, to, from,
                   grid.rows);
   };
-  if (rows_of<const T>(x).aligned() && from.columns % kVecSize<T> == 0)
+  if (rows_of<const T>(stack.x).aligned() && from.columns % kVecSize<T> == 0)
     launch.template operator()<kVecSize<T>>();
   else
     launch.template operator()<1>();
@@ -359,9 +404,10 @@ void launch_maxima(const Context& context, const Found& to, const Tensor& x) {
 
 template <class T, bool kCounts>
 void cast_tiles(const Context& context, const Target& rows, const Target& columns, unsigned* counts,
-                const Source<T>& from) {
+                const Source<T>& from, int matrices) {
   const dim3 blocks(static_cast<unsigned>(ceil_div(from.columns, kTileColumns)),
-                    static_cast<unsigned>(ceil_div(from.rows, kTileRows)));
+                    static_cast<unsigned>(ceil_div(from.rows, kTileRows)),
+                    static_cast<unsigned>(matrices));
   const auto kernel = rows.values == nullptr      ? cast_tiles_kernel<T, false, true, kCounts>
                       : columns.values == nullptr ? cast_tiles_kernel<T, true, false, kCounts>
                                                   : cast_tiles_kernel<T, true, true, kCounts>;
@@ -370,19 +416,20 @@ void cast_tiles(const Context& context, const Target& rows, const Target& column
 
 template <class T>
 void cast(const Context& context, const Target& rows, const Target& columns, unsigned* counts,
-          const Tensor& x) {
-  const Source<T> from = source_of<T>(x);
+          const Stack& stack) {
+  const Source<T> from = source_of<T>(stack);
   const bool tiles =
-      packs_align<T>(x, rows) &&
+      packs_align<T>(stack, rows) &&
       (columns.values == nullptr || (aligned16(columns.values) && from.rows % 16 == 0));
   if (!tiles) {
-    const RowGrid grid(from.rows, from.columns);
+    RowGrid grid(from.rows, from.columns);
+    grid.blocks.z = static_cast<unsigned>(stack.matrices);
     launch_overlapped(context, cast_each_kernel<T>, grid.blocks, grid.threads, 0, rows, columns,
                       counts, from);
   } else if (counts != nullptr) {
-    cast_tiles<T, true>(context, rows, columns, counts, from);
+    cast_tiles<T, true>(context, rows, columns, counts, from, stack.matrices);
   } else {
-    cast_tiles<T, false>(context, rows, columns, counts, from);
+    cast_tiles<T, false>(context, rows, columns, counts, from, stack.matrices);
   }
 }
 
@@ -403,8 +450,9 @@ Known given(const Context& context, const QuantizeOptions& o) {
 
 template <class T>
 Known found(const Context& context, const Quantized& rows, const Quantized& columns,
-            const Tensor& x, const QuantizeOptions& o) {
-  const auto m = static_cast<std::size_t>(x.extent(0)), n = static_cast<std::size_t>(x.extent(1));
+            const Stack& stack, const QuantizeOptions& o) {
+  const auto m = static_cast<std::size_t>(stack.x.extent(0)),
+             n = static_cast<std::size_t>(stack.matrices * stack.x.extent(1));
   // Scratch: two counts, one maximum of all, those of the rows, those of the columns.
   const std::size_t scratch = 3 + m + n;
   unsigned* counts = context.workspace.get<unsigned>(scratch, context.stream);
@@ -414,7 +462,7 @@ Known found(const Context& context, const Quantized& rows, const Quantized& colu
   if (o.one_scale) to.all = all;
   if (!o.one_scale && rows) to.rows = by_row;
   if (!o.one_scale && columns) to.columns = by_column;
-  launch_maxima<T>(context, to, x);
+  launch_maxima<T>(context, to, stack);
   return {.rows = o.one_scale ? all : by_row,
           .columns = o.one_scale ? all : by_column,
           .counts = counts};
@@ -427,7 +475,8 @@ void find_maxima(const Context& context, Maxima maxima, Tensor x, bool through_b
   if (x.elements() == 0) return;
   visit_source(x, through_bf16, [&]<class T>() {
     launch_maxima<T>(context,
-                     {.rows = maxima_bits(maxima.rows), .columns = maxima_bits(maxima.columns)}, x);
+                     {.rows = maxima_bits(maxima.rows), .columns = maxima_bits(maxima.columns)},
+                     Stack(x));
   });
 }
 
@@ -435,17 +484,20 @@ void quantize(const Context& context, Quantized rows, Quantized columns, Tensor 
               const QuantizeOptions& o) {
   if (x.elements() == 0) return;
   const bool known = o.maxima && !o.one_scale;
+  const Stack stack(x, o.used);
   visit_source(x, o.through_bf16, [&]<class T>() {
     if (!known && !columns && !o.one_scale && !o.statistics)
-      return cast_rows<T>(context, target_of(rows, o, nullptr), x);
-    const Known maxima = known ? given(context, o) : found<T>(context, rows, columns, x, o);
-    cast<T>(context, target_of(rows, o, maxima.rows), target_of(columns, o, maxima.columns),
-            o.statistics ? maxima.counts : nullptr, x);
+      return cast_rows<T>(context, target_of(rows, o, nullptr, 1), stack);
+    const Known maxima = known ? given(context, o) : found<T>(context, rows, columns, stack, o);
+    cast<T>(context, target_of(rows, o, maxima.rows, stack.matrices),
+            target_of(columns, o, maxima.columns, stack.matrices),
+            o.statistics ? maxima.counts : nullptr, stack);
     if (!o.statistics) return;
-    const std::int64_t count = o.one_scale ? 1 : x.extent(rows ? 0 : 1);
+    const std::int64_t count = o.one_scale ? 1 : (rows ? rows : columns).rows();
     launch_kernel(context.stream, statistics_kernel, 1, 1024, 0, data_of<float>(o.statistics),
                   rows ? maxima.rows : maxima.columns, static_cast<int>(count), maxima.counts,
-                  static_cast<float>(x.elements()));
+                  static_cast<float>(x.elements()), stack.used,
+                  static_cast<int>(stack.x.extent(1)));
   });
 }
 

@@ -52,14 +52,15 @@ inline int stride_of(const Tensor& x, int i) {
   return static_cast<int>(x.stride(i));
 }
 
-// c [+]= scale a op(b[expert]); strides are those of rows.
-template <class T>
+// c [+]= scale a op(b[expert]); strides are those of rows. Operands in fp8 have scales of rows.
+template <class T, class Element = T>
 struct GroupedMatmul {
+  static constexpr bool kHasScales = std::is_same_v<Element, Fp8>;
   GroupedMatmul(const Tensor& c, const Tensor& a, const Tensor& b, const ExpertRows& rows,
                 const GroupedOptions& options)
       : c(data_of<T>(c)),
-        a(data_of<T>(a)),
-        b(data_of<T>(b)),
+        a(static_cast<const Element*>(a.data())),
+        b(static_cast<const Element*>(b.data())),
         b_expert(b.stride(0)),
         c_stride(stride_of(c, 0)),
         a_stride(stride_of(a, 0)),
@@ -70,14 +71,29 @@ struct GroupedMatmul {
         accumulate(options.accumulate),
         scale(static_cast<Acc<T>>(options.scale)),
         rows(rows) {}
+  GroupedMatmul(const Tensor& c, const Quantized& a, const Quantized& b, const ExpertRows& rows,
+                const GroupedOptions& options)
+      : GroupedMatmul(c, a.values, b.values.split_first(c.extent(1)), rows, options) {
+    a_scales = data_of<float>(a.scales);
+    b_scales = data_of<float>(b.scales);
+  }
   // c is neither read nor scaled.
   __device__ bool stores_sums() const { return !accumulate && scale == Acc<T>(1); }
+  // The sum of the products of fp8 numbers, times the scales of their row and column.
+  __device__ Acc<T> scaled(Acc<T> sum, int row, int expert, int column) const {
+    if constexpr (kHasScales) {
+      sum *= a_scales[rows.source(row, tokens_a)];
+      sum *= b_scales[expert * n + column];
+    }
+    return sum;
+  }
   // What c becomes where it is `before` and the sum of the products is `sum`.
   __device__ T result(T before, Acc<T> sum) const {
     return down<T>(accumulate ? up(before) + scale * sum : scale * sum);
   }
   T* c;
-  const T *a, *b;
+  const Element *a, *b;
+  const float *a_scales = nullptr, *b_scales = nullptr;
   std::int64_t b_expert;
   int c_stride, a_stride, b_stride, n, k;
   bool tokens_a, accumulate;
@@ -203,6 +219,11 @@ bool warpgroup_grouped_gradient(const Context& context, const Tensor& dw, const 
                                 const GroupedOptions& options);
 bool matrix_grouped_matmul(const Context& context, const Tensor& c, const Tensor& a,
                            const Tensor& b, const ExpertRows& rows, const GroupedOptions& options);
+bool warpgroup_grouped_fp8(const Context& context, const Tensor& c, const Quantized& a,
+                           const Quantized& b, const ExpertRows& rows,
+                           const GroupedOptions& options);
+bool matrix_grouped_fp8(const Context& context, const Tensor& c, const Quantized& a,
+                        const Quantized& b, const ExpertRows& rows, const GroupedOptions& options);
 bool matrix_grouped_gradient(const Context& context, const Tensor& dw, const Tensor& a,
                              const Tensor& b, const ExpertRows& rows,
                              const GroupedOptions& options);

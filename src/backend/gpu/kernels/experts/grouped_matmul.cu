@@ -1,6 +1,6 @@
-// Matmuls of the rows of each expert, in plain arithmetic: fp32, fp64, and 16-bit operands that do
-// not suit the matrix units (grouped_matrix.cu). Blocks compute tiles of 64 x 64 from slices of 16
-// terms; a thread has every 16th row and column of a tile.
+// Matmuls of the rows of each expert, in plain arithmetic: fp32, fp64, and 16-bit operands and
+// results that do not suit the matrix units (grouped_matrix.cu). Blocks compute tiles of 64 x 64
+// from slices of 16 terms; a thread has every 16th row and column of a tile.
 #include "backend/gpu/kernels/experts/grouped.cuh"
 
 namespace kintsugi::gpu {
@@ -54,15 +54,24 @@ struct PlainTile {
   }
 };
 
-template <class T, bool kTransposed>
-__global__ void __launch_bounds__(kThreads) matmul_kernel(GroupedMatmul<T> p) {
+template <class A, class E>
+__device__ inline A number(E x) {
+  if constexpr (std::is_same_v<E, Fp8>) {
+    return static_cast<A>(to_float(x));
+  } else {
+    return up(x);
+  }
+}
+
+template <class T, class E, bool kTransposed>
+__global__ void __launch_bounds__(kThreads) matmul_kernel(GroupedMatmul<T, E> p) {
   using A = Acc<T>;
   KINTSUGI_SHARED(Slice<A>, a);
   KINTSUGI_SHARED(Slice<A>, b);
   const Tiles tiles(dynamic_shared(), p.rows, p.n);
   for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
     const Tiles::Tile at = tiles[i];
-    const T* const matrix = p.b + at.expert * p.b_expert;
+    const E* const matrix = p.b + at.expert * p.b_expert;
     int source[kOwn];  // of the rows that this thread copies
 #pragma unroll
     for (int q = 0; q < kOwn; ++q) {
@@ -73,14 +82,15 @@ __global__ void __launch_bounds__(kThreads) matmul_kernel(GroupedMatmul<T> p) {
     for (int first = 0; first < p.k; first += kSlice) {
       fill_slice<true>(a, [&](int, int term, int q) {
         const int from = source[q], x = first + term;
-        return from >= 0 && x < p.k ? up(p.a[static_cast<std::int64_t>(from) * p.a_stride + x])
-                                    : A(0);
+        return from >= 0 && x < p.k
+                   ? number<A>(p.a[static_cast<std::int64_t>(from) * p.a_stride + x])
+                   : A(0);
       });
       fill_slice<kTransposed>(b, [&](int side, int term, int) {
         const int column = at.column + side, x = first + term;
         if (column >= p.n || x >= p.k) return A(0);
-        return up(matrix[kTransposed ? static_cast<std::int64_t>(column) * p.b_stride + x
-                                     : static_cast<std::int64_t>(x) * p.b_stride + column]);
+        return number<A>(matrix[kTransposed ? static_cast<std::int64_t>(column) * p.b_stride + x
+                                            : static_cast<std::int64_t>(x) * p.b_stride + column]);
       });
       __syncthreads();
       tile.add(a, b);
@@ -89,7 +99,8 @@ __global__ void __launch_bounds__(kThreads) matmul_kernel(GroupedMatmul<T> p) {
     tile.for_each([&](int row, int column, A sum) {
       if (at.row + row >= at.end || at.column + column >= p.n) return;
       T& to = p.c[static_cast<std::int64_t>(at.row + row) * p.c_stride + at.column + column];
-      to = p.result(p.accumulate ? to : T{}, sum);
+      to = p.result(p.accumulate ? to : T{},
+                    p.scaled(sum, at.row + row, at.expert, at.column + column));
     });
   }
 }
@@ -129,14 +140,13 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(GroupedGradient<T, C
   });
 }
 
-template <class T>
-void launch_matmul(const Context& context, const GroupedMatmul<T>& p, bool transposed,
-                   std::int64_t rows) {
+template <bool kTransposed, class T, class E>
+void launch_matmul(const Context& context, const GroupedMatmul<T, E>& p, std::int64_t rows) {
   const std::int64_t blocks =
       std::min<std::int64_t>(Tiles::most(rows, p.rows.experts, p.n),
                              static_cast<std::int64_t>(kBlocks) * context.multiprocessors);
-  launch_kernel(context.stream, transposed ? matmul_kernel<T, true> : matmul_kernel<T, false>,
-                static_cast<unsigned>(blocks), kThreads, Tiles::shared_bytes(p.rows), p);
+  launch_kernel(context.stream, matmul_kernel<T, E, kTransposed>, static_cast<unsigned>(blocks),
+                kThreads, Tiles::shared_bytes(p.rows), p);
 }
 
 template <class T, class C>
@@ -153,7 +163,20 @@ void grouped_matmul(const Context& context, Tensor c, Tensor a, Tensor b, const 
   if (rows.rows.elements() == 0 || c.elements() == 0) return;
   if (matrix_grouped_matmul(context, c, a, b, rows, options)) return;
   visit_device_float(a.dtype(), [&]<class T>() {
-    launch_matmul<T>(context, {c, a, b, rows, options}, options.transpose_b, rows.rows.elements());
+    const GroupedMatmul<T> p(c, a, b, rows, options);
+    const std::int64_t most = rows.rows.elements();
+    options.transpose_b ? launch_matmul<true>(context, p, most)
+                        : launch_matmul<false>(context, p, most);
+  });
+}
+
+void grouped_matmul_fp8(const Context& context, Tensor c, Quantized a, Quantized b,
+                        const ExpertRows& rows, const GroupedOptions& options) {
+  if (rows.rows.elements() == 0 || c.elements() == 0) return;
+  if (matrix_grouped_fp8(context, c, a, b, rows, options)) return;
+  visit_device_float(c.dtype(), [&]<class T>() {
+    launch_matmul<true>(context, GroupedMatmul<T, Fp8>(c, a, b, rows, options),
+                        rows.rows.elements());
   });
 }
 

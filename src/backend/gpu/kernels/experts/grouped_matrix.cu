@@ -44,10 +44,26 @@ struct CopyPlace {
       column = static_cast<int>(threadIdx.x) % kRowWords * 8;
 };
 
+// Copies 16 bytes of a tile; numbers in fp8 become 16-bit ones, as not all matrix units have fp8.
+template <class T, class E>
+__device__ inline void copy_word(T* to, const E* from, bool present) {
+  if constexpr (std::is_same_v<T, E>) {
+    copy_async(to, from, present);
+  } else {
+    Pack<T, 8> word = {};
+    if (present) {
+      const Pack<E, 8> codes = load<8>(from);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) word.v[i] = down<T>(to_float(codes.v[i]));
+    }
+    store(to, word);
+  }
+}
+
 // Copies rows of x from column0 on, with zeros beyond `columns`. sources: the row of x for each row
 // of the tile; negative: zeros.
-template <int kThreads, class T, int kRows, int kColumns>
-__device__ inline void copy_sources(SharedTile<T, kRows, kColumns>& tile, const T* x, int stride,
+template <int kThreads, class T, class E, int kRows, int kColumns>
+__device__ inline void copy_sources(SharedTile<T, kRows, kColumns>& tile, const E* x, int stride,
                                     int column0, int columns, const int* sources) {
   using Place = CopyPlace<kThreads, kColumns>;
   static_assert(kRows % Place::kStep == 0);
@@ -57,24 +73,24 @@ __device__ inline void copy_sources(SharedTile<T, kRows, kColumns>& tile, const 
   for (int i = 0; i < kRows / Place::kStep; ++i) {
     const int row = own.row + i * Place::kStep, from = sources[row];
     const bool present = inside && from >= 0;
-    copy_async(tile.at(row, own.column),
-               present ? x + static_cast<std::int64_t>(from) * stride + column0 + own.column : x,
-               present);
+    copy_word(tile.at(row, own.column),
+              present ? x + static_cast<std::int64_t>(from) * stride + column0 + own.column : x,
+              present);
   }
 }
 // The same of `rows` rows from the first of x on.
-template <int kThreads, class T, int kRows, int kColumns>
-__device__ inline void copy_adjacent(SharedTile<T, kRows, kColumns>& tile, const T* x, int stride,
+template <int kThreads, class T, class E, int kRows, int kColumns>
+__device__ inline void copy_adjacent(SharedTile<T, kRows, kColumns>& tile, const E* x, int stride,
                                      int column0, int columns, int rows) {
   using Place = CopyPlace<kThreads, kColumns>;
   static_assert(kRows % Place::kStep == 0);
   const Place own;
-  const T* from = x + static_cast<std::int64_t>(own.row) * stride + column0 + own.column;
+  const E* from = x + static_cast<std::int64_t>(own.row) * stride + column0 + own.column;
   const int present = column0 + own.column < columns ? rows - own.row : 0;
 #pragma unroll
   for (int i = 0; i < kRows / Place::kStep; ++i, from += Place::kStep * stride) {
     const bool here = i * Place::kStep < present;
-    copy_async(tile.at(own.row + i * Place::kStep, own.column), here ? from : x, here);
+    copy_word(tile.at(own.row + i * Place::kStep, own.column), here ? from : x, here);
   }
 }
 
@@ -190,9 +206,9 @@ struct MatmulShape : Shape<T> {
   }
 };
 
-template <class T, bool kTransposed>
+template <class T, class E, bool kTransposed>
 __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
-    matmul_kernel(GroupedMatmul<T> p) {
+    matmul_kernel(GroupedMatmul<T, E> p) {
   using S = MatmulShape<T, kTransposed>;
   using F = typename S::F;
   static_assert(S::kRows <= S::kThreads);
@@ -201,7 +217,7 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
   const WavePlace<T> wave;
   for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
     const typename S::Tiles::Tile at = tiles[i];
-    const T* const matrix = p.b + at.expert * p.b_expert;
+    const E* const matrix = p.b + at.expert * p.b_expert;
     const int thread = static_cast<int>(threadIdx.x), row = at.row + thread;
     if (thread < S::kRows)
       shared.sources[thread] = row < at.end ? p.rows.source(row, p.tokens_a) : -1;
@@ -239,7 +255,7 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
     if (!active) continue;
     T* const c = p.c + static_cast<std::int64_t>(at.row) * p.c_stride + at.column;
     const int rows = at.end - at.row, columns = p.n - at.column;
-    if (p.stores_sums()) {
+    if (!p.kHasScales && p.stores_sums()) {
       store_rounded<T>(c, p.c_stride, rows, columns, sums, wave);
       continue;
     }
@@ -249,7 +265,9 @@ __global__ void __launch_bounds__(Shape<T>::kThreads, Shape<T>::kResident)
       Pack<T, F::kAdjacent> pack = {};
       if (p.accumulate) pack = load<F::kAdjacent>(to);
 #pragma unroll
-      for (int e = 0; e < F::kAdjacent; ++e) pack.v[e] = p.result(pack.v[e], values[e]);
+      for (int e = 0; e < F::kAdjacent; ++e)
+        pack.v[e] = p.result(
+            pack.v[e], p.scaled(values[e], at.row + row_in, at.expert, at.column + column + e));
       store(to, pack);
     });
   }
@@ -360,16 +378,16 @@ bool has_words(const Tensor& x) {
          (x.rank() < 3 || words(x.stride(1)));
 }
 
-template <class T, bool kTransposed>
-bool launch_matmul(const Context& context, const GroupedMatmul<T>& p, std::int64_t rows) {
+template <bool kTransposed, class T, class E>
+bool launch_matmul(const Context& context, const GroupedMatmul<T, E>& p, std::int64_t rows) {
   using S = MatmulShape<T, kTransposed>;
   const std::size_t bytes = S::shared_bytes(p.rows);
   if (bytes > kMatrixSharedBytes) return false;
   const std::int64_t blocks =
       std::min<std::int64_t>(S::Tiles::most(rows, p.rows.experts, p.n),
                              static_cast<std::int64_t>(S::kResident) * context.multiprocessors);
-  allow_shared(matmul_kernel<T, kTransposed>, bytes);
-  launch_kernel(context.stream, matmul_kernel<T, kTransposed>, static_cast<unsigned>(blocks),
+  allow_shared(matmul_kernel<T, E, kTransposed>, bytes);
+  launch_kernel(context.stream, matmul_kernel<T, E, kTransposed>, static_cast<unsigned>(blocks),
                 S::kThreads, bytes, p);
   return true;
 }
@@ -393,8 +411,18 @@ bool matrix_grouped_matmul(const Context& context, const Tensor& c, const Tensor
   if (warpgroup_grouped_matmul(context, c, a, b, rows, options)) return true;
   return visit_matrix_type(a.dtype(), [&]<class T>() {
     const GroupedMatmul<T> p(c, a, b, rows, options);
-    return options.transpose_b ? launch_matmul<T, true>(context, p, rows.rows.elements())
-                               : launch_matmul<T, false>(context, p, rows.rows.elements());
+    return options.transpose_b ? launch_matmul<true>(context, p, rows.rows.elements())
+                               : launch_matmul<false>(context, p, rows.rows.elements());
+  });
+}
+
+bool matrix_grouped_fp8(const Context& context, const Tensor& c, const Quantized& a,
+                        const Quantized& b, const ExpertRows& rows, const GroupedOptions& options) {
+  if (!has_words(c) || !aligned16(a.values.data()) || !aligned16(b.values.data())) return false;
+  if (warpgroup_grouped_fp8(context, c, a, b, rows, options)) return true;
+  return visit_matrix_type(c.dtype(), [&]<class T>() {
+    return launch_matmul<true>(context, GroupedMatmul<T, Fp8>(c, a, b, rows, options),
+                               rows.rows.elements());
   });
 }
 
