@@ -67,14 +67,14 @@ TEST(Calibration, FindsTheConstants) {
   const Machine found = calibrated(given, trained, 3e-6);
   EXPECT_FALSE(found.assumes("gpu.gemm_efficiency"));
   EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.01);
-  EXPECT_NEAR(found.gpu.gemm_depth, 60, 30);
+  EXPECT_NEAR(found.gpu.gemm_depth, 60, 45);
   EXPECT_NEAR(found.gpu.launch_us, 3, 0.01);
   EXPECT_NEAR(found.gpu.active_w, 600, 0.1);
   EXPECT_NEAR(found.gpu.speed("matmul_fp8"), 1.2, 0.02);
   EXPECT_EQ(found.gpu.bf16_tflops, given.gpu.bf16_tflops);
   for (const MeasuredTraining& training : trained)
     for (const MeasuredOperation& o : training.operations)
-      if (o.share > 0.01) EXPECT_NEAR(rate(found, o) / o.seconds, 1, 0.03) << o.name;
+      EXPECT_NEAR(rate(found, o) / o.seconds, 1, o.share > 0.01 ? 0.03 : 1) << o.name;
   for (const FitError& error : fit_errors(found, trained)) {
     EXPECT_LT(error.most, 0.03) << error.kind;
     EXPECT_LT(std::abs(error.bias), 0.01) << error.kind;
@@ -119,7 +119,11 @@ TEST(Calibration, SpeedsAreInTheFile) {
 // At the power limit, models with more matmuls run at lower clocks.
 TEST(Calibration, HeatIsFoundInTheSteps) {
   Machine known = known_machine();
-  std::vector<MeasuredTraining> trained = simulated(known, 0);
+  known.gpu.speeds = {};
+  known.gpu.memory_efficiency = 0.3;  // the fractions of matmuls differ more
+  std::vector<MeasuredTraining> trained;
+  for (const char* model : {"llama-8b", "gpt2-1.5b", "gpt2-124m"})
+    trained.push_back(simulated(model, 8, false, known, 0));
   known.gpu.gemm_heat = 0.3;
   for (MeasuredTraining& training : trained)
     training.step_s =

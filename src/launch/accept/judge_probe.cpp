@@ -352,6 +352,7 @@ std::vector<double> fit_links(Machine& machine, const GroupSpread& group,
     gb_s *= mean_ratio(most.bytes);
     latency_us = std::clamp(latency_us / mean_ratio(least.bytes), 0.01, 1e5);
   }
+  for (double* value : {&gb_s, &latency_us}) *value = std::stod(fmt::format("{:.4g}", *value));
   std::vector<double> errors;
   for (const CollectiveRate& rate : rates) errors.push_back(std::abs(ratio(rate) - 1));
   return errors;

@@ -258,7 +258,7 @@ Machine calibrated(Machine machine, const std::vector<MeasuredTraining>& trained
   // Memory first: the models of the other operations use its bandwidth.
   fit(gpu, &GpuSpec::memory_efficiency, memory, {&GpuSpec::memory_gb_s});
   if (have_shapes(matmuls))
-    for (int round = 0; round < 3; ++round) {
+    for (int round = 0; round < 6; ++round) {
       fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_depth, depths(), matmuls);
       fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_fill,
                 {0, 0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5}, matmuls);
