@@ -1,5 +1,6 @@
 #include "cli/plan/simulator.h"
 
+#include <sstream>
 #include <vector>
 
 #include "core/child_output.h"
@@ -30,11 +31,11 @@ std::string simulate_step(const std::string& simulator, const std::string& step,
   const ChildOutput child = run_captured(command, {.timeout_s = kTimeout, .input = step});
   if (child.timed_out) failure("{} took longer than an hour", kProgram);
   if (child.code == 0) return child.out;
-  std::string reason = child.error.substr(0, child.error.find('\n'));
-  if (reason.starts_with("error: ")) reason.erase(0, 7);
-  if (reason.empty()) reason = fmt::format("exit code {}", child.code);
-  if (child.code == exit_code::kMistake) user_error("{}: {}", kProgram, reason);
-  failure("{}: {}", kProgram, reason);
+  std::string said;
+  std::istringstream errors(child.error);
+  std::getline(errors, said);
+  if (child.code == exit_code::kMistake) user_error("{} refused the step: {}", kProgram, said);
+  failure("{} ended with code {}: {}", kProgram, child.code, said);
 }
 
 }  // namespace kintsugi
