@@ -4,6 +4,16 @@
 #include "backend/gpu/kernels.h"
 
 namespace kintsugi::gpu {
+namespace {
+
+constexpr std::int64_t kWord = 8;     // 16-bit elements of 16 bytes
+constexpr std::int64_t kMany = 8192;  // columns or terms beside which the rest is little
+
+bool has_whole_words(const Tensor& x) {
+  return size_of(x.dtype()) == 2 && row_stride(x) % kWord == 0 && aligned16(x.data());
+}
+
+}  // namespace
 
 void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                  const MatmulOptions& o) {
@@ -16,6 +26,7 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
     return swiglu_forward(context, o.swiglu, c);
   }
   if (o.gelu || o.gelu_input) return run_gelu(context, c, a, b, o);
+  if (run_whole_words(context, c, a, b, o)) return;
 
   const MatmulProblem problem(c, a, b, o);
   // Our own kernel adds the bias if it is unaligned or in double, or if the rows are unaligned,
@@ -34,6 +45,28 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
       precise, c.shape());
   run(context, unbiased, a, b, {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b});
   add_bias(context, c, unbiased, o.bias, o.residual);
+}
+
+bool Matmul::run_whole_words(const Context& context, const Tensor& c, const Tensor& a,
+                             const Tensor& b, const MatmulOptions& o) {
+  if (o.bias || o.residual || !has_whole_words(a) || !has_whole_words(b) || !has_whole_words(c))
+    return false;
+  const int n_of_b = o.transpose_b ? 0 : 1, k_of_a = o.transpose_a ? 0 : 1;
+  const std::int64_t n = c.extent(1), k = a.extent(k_of_a), whole_n = n / kWord * kWord,
+                     whole_k = k / kWord * kWord;
+  if (whole_n < n && n > kMany) {
+    run(context, c.part(1, 0, whole_n), a, b.part(n_of_b, 0, whole_n), o);
+    run(context, c.part(1, whole_n, n - whole_n), a, b.part(n_of_b, whole_n, n - whole_n), o);
+    return true;
+  }
+  if (whole_k == k || k <= kMany) return false;
+  // The few terms first: c is rounded twice, and they change it little.
+  run(context, c, a.part(k_of_a, whole_k, k - whole_k), b.part(1 - n_of_b, whole_k, k - whole_k),
+      o);
+  MatmulOptions added = o;
+  added.accumulate = true;
+  run(context, c, a.part(k_of_a, 0, whole_k), b.part(1 - n_of_b, 0, whole_k), added);
+  return true;
 }
 
 void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
