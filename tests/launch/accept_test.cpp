@@ -342,10 +342,11 @@ TEST(AcceptVerdicts, EnergyCountersMustFitEachOther) {
 
 // From the collectives of links of 40 GB/s and 3 us, each up to 2 % slower, these are found.
 TEST(Accept, FitsLinksToCollectives) {
-  Machine known = load_machine("dgx-h100");
-  known.node.link_gb_s = known.network.gb_s = 40;
-  known.node.latency_us = known.network.latency_us = 3;
   for (const GroupSpread group : {GroupSpread{.size = 8}, GroupSpread{.size = 32}}) {
+    Machine known = load_machine("dgx-h100");
+    const bool inside = group.size == 8;
+    (inside ? known.node.link_gb_s : known.network.gb_s) = 40;
+    (inside ? known.node.latency_us : known.network.latency_us) = 3;
     std::vector<CollectiveRate> rates;
     double more = 1;
     for (const double bytes : {65536.0, 1048576.0, 268435456.0})
@@ -356,7 +357,6 @@ TEST(Accept, FitsLinksToCollectives) {
              (more = 1.02 - more / 100) * collective_s(links_of(known, group), kind, bytes)});
     Machine found = load_machine("dgx-h100");
     for (const double error : fit_links(found, group, rates)) EXPECT_LT(error, 0.04);
-    const bool inside = group.size == 8;
     EXPECT_NEAR(inside ? found.node.link_gb_s : found.network.gb_s, 40, 2);
     EXPECT_NEAR(inside ? found.node.latency_us : found.network.latency_us, 3, 0.3);
     EXPECT_EQ(

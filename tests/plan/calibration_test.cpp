@@ -67,7 +67,6 @@ TEST(Calibration, FindsTheConstants) {
   const Machine found = calibrated(given, trained, 3e-6);
   EXPECT_FALSE(found.assumes("gpu.gemm_efficiency"));
   EXPECT_NEAR(found.gpu.gemm_efficiency, 0.61, 0.01);
-  EXPECT_NEAR(found.gpu.gemm_depth, 60, 45);
   EXPECT_NEAR(found.gpu.launch_us, 3, 0.01);
   EXPECT_NEAR(found.gpu.active_w, 600, 0.1);
   EXPECT_NEAR(found.gpu.speed("matmul_fp8"), 1.2, 0.02);
@@ -79,6 +78,26 @@ TEST(Calibration, FindsTheConstants) {
     EXPECT_LT(error.most, 0.03) << error.kind;
     EXPECT_LT(std::abs(error.bias), 0.01) << error.kind;
   }
+}
+
+TEST(Calibration, FindsTheShapes) {
+  Machine known = known_machine();
+  known.gpu.speeds = {};
+  known.gpu.attention_depth = 500;
+  auto trained = simulated(known, 0);
+  trained.push_back(simulated("gpt2-124m", 64, false, known, 0));
+  trained.push_back(simulated("llama-1b", 2, false, known, 0));
+  for (MeasuredOperation& o : trained.back().operations)  // of other lengths too
+    for (TracedOperation& part : o.parts)
+      if (part.kind == TracedOperation::Kind::AttentionForward) {
+        part.k *= 4, part.n *= 4, part.flops *= 16, part.bytes *= 4;
+        o.seconds = operation_s(known.gpu, {.host_us = 0}, part);
+      }
+  const Machine found = calibrated(load_machine("h200"), trained, 3e-6);
+  EXPECT_NEAR(found.gpu.gemm_depth, 60, 20);
+  EXPECT_NEAR(found.gpu.gemm_fill, 0.12, 0.04);
+  EXPECT_NEAR(found.gpu.attention_depth, 500, 100);
+  EXPECT_NEAR(found.gpu.attention_efficiency, 0.37, 0.02);
 }
 
 TEST(Calibration, NoiseAveragesOut) {

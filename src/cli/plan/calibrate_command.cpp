@@ -177,23 +177,31 @@ std::string measure_links(Job& job, CalibrationParts& parts, Machine& machine, M
     grids.insert(grids.begin(), {.tp = local, .dp = ranks / local});
   machine.node.gpus = std::max<std::int64_t>(machine.node.gpus, local);
   machine.nodes = std::max<std::int64_t>(machine.nodes, (ranks + local - 1) / local);
+  Machine launched = machine;  // with the ranks of this launch on each node, and links between them
+  launched.node.gpus = local;
+  launched.node.module_gpus = 1;
   std::string text;
   for (const GroupFacts& group :
        measure_groups(job.world(), world, *parts.backend, grids, load, steady_seconds)) {
     const auto size = static_cast<int>(group.expected.size());
-    if (group.rates.empty() || (size != local && size != ranks)) continue;
     const bool inside = size <= local;
-    const std::vector<double> errors = fit_links(machine, {.size = size}, group.rates);
+    if (group.rates.empty() || (size != local && size != ranks) ||
+        (inside && size <= machine.node.module_gpus))
+      continue;
+    const std::vector<double> errors = fit_links(launched, {.size = size}, group.rates);
     keys[inside ? "node" : "network"].insert({inside ? "link_gb_s" : "gb_s", "latency_us"});
     text += fmt::format(
         "\nlinks {}: {:.4g} GB/s, {:.3g} us per hop; error of {} collectives: median {:.1f} %, 90 "
         "% "
         "{:.1f} %\n",
         inside ? "inside a node" : "between nodes",
-        inside ? machine.node.link_gb_s : machine.network.gb_s,
-        inside ? machine.node.latency_us : machine.network.latency_us, errors.size(),
+        inside ? launched.node.link_gb_s : launched.network.gb_s,
+        inside ? launched.node.latency_us : launched.network.latency_us, errors.size(),
         100 * median(errors), 100 * quantile(errors, 0.9));
   }
+  machine.node.link_gb_s = launched.node.link_gb_s;
+  machine.node.latency_us = launched.node.latency_us;
+  machine.network = launched.network;
   return text;
 }
 

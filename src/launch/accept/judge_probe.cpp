@@ -350,6 +350,7 @@ std::vector<double> fit_links(Machine& machine, const GroupSpread& group,
   if (latency_us <= 0) latency_us = 1;
   for (int round = 0; round < kRounds; ++round) {
     gb_s *= mean_ratio(most.bytes);
+    if (!inside) gb_s = std::min(gb_s, machine.node.link_gb_s);
     latency_us = std::clamp(latency_us / mean_ratio(least.bytes), 0.01, 1e5);
   }
   for (double* value : {&gb_s, &latency_us}) *value = std::stod(fmt::format("{:.4g}", *value));

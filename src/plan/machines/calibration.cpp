@@ -66,7 +66,7 @@ std::map<CallKey, std::vector<Call>> calls_of(const OperationTrace& trace) {
 // The value at which `mean_ratio`, which falls with it, is 1.
 double solve(const std::function<double(double)>& mean_ratio) {
   double low = 1e-6, high = 1e3;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const double middle = std::sqrt(low * high);
     (mean_ratio(middle) > 1 ? low : high) = middle;
   }
@@ -91,37 +91,41 @@ double mean_square(const GpuSpec& gpu, const Operations& operations) {
   return sum;
 }
 
-// Fits `efficiency` to the operations. Above 1 it is the peak that is too low.
-void fit(GpuSpec& gpu, double GpuSpec::*efficiency, const Operations& operations,
-         const std::vector<double GpuSpec::*>& peaks) {
-  if (operations.empty()) return;
-  const double found = solve([&](double value) {
+// Sets the efficiency at which the operations take their times on average; more than 1 if the peak
+// is too low.
+void fit_unlimited(GpuSpec& gpu, double GpuSpec::*efficiency, const Operations& operations) {
+  gpu.*efficiency = solve([&](double value) {
     gpu.*efficiency = value;
     return mean_ratio(gpu, operations);
   });
-  for (double GpuSpec::*peak : peaks) gpu.*peak *= std::max(1.0, found);
-  gpu.*efficiency = std::min(1.0, found);
 }
 
-// The value of `shape` among `tried` with which the fit of `efficiency` leaves the least error.
-void fit_shape(GpuSpec& gpu, double GpuSpec::*efficiency, double GpuSpec::*shape,
-               const std::vector<double>& tried, const Operations& operations) {
-  double best = gpu.*shape, least = 1e300;
-  for (const double value : tried) {
-    GpuSpec one = gpu;
-    one.*shape = value;
-    fit(one, efficiency, operations, {});
-    if (const double square = mean_square(one, operations); square < least)
-      best = value, least = square;
-  }
-  gpu.*shape = best;
+// The same, and raises the peaks.
+void fit(GpuSpec& gpu, double GpuSpec::*efficiency, const Operations& operations,
+         const std::vector<double GpuSpec::*>& peaks) {
+  if (operations.empty()) return;
+  fit_unlimited(gpu, efficiency, operations);
+  for (double GpuSpec::*peak : peaks) gpu.*peak *= std::max(1.0, gpu.*efficiency);
+  gpu.*efficiency = std::min(1.0, gpu.*efficiency);
 }
 
-std::vector<double> depths() {
-  std::vector<double> values;
-  for (double value = 0; value < 4000; value = std::max(value * 1.15, value + 20))
-    values.push_back(value);
-  return values;
+// Sets the depth and, unless it is nullptr, the fill with which the fit of `efficiency` leaves the
+// least error. All pairs are tried, because each makes up for the other to some degree.
+void fit_shape(GpuSpec& gpu, double GpuSpec::*efficiency, double GpuSpec::*depth,
+               double GpuSpec::*fill, const Operations& operations) {
+  const std::vector<double> fills = {0, 0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5};
+  GpuSpec best = gpu;
+  double least = 1e300;
+  for (double tried = 0; tried < 4000; tried = std::max(tried * 1.15, tried + 20))
+    for (const double filled : fill != nullptr ? fills : std::vector{0.0}) {
+      GpuSpec one = gpu;
+      one.*depth = tried;
+      if (fill != nullptr) one.*fill = filled;
+      fit_unlimited(one, efficiency, operations);
+      if (const double square = mean_square(one, operations); square < least)
+        best = one, least = square;
+    }
+  gpu = best;
 }
 
 // Where the operations have different shapes: two that differ by 2 in the depth of their sums.
@@ -258,16 +262,12 @@ Machine calibrated(Machine machine, const std::vector<MeasuredTraining>& trained
   // Memory first: the models of the other operations use its bandwidth.
   fit(gpu, &GpuSpec::memory_efficiency, memory, {&GpuSpec::memory_gb_s});
   if (have_shapes(matmuls))
-    for (int round = 0; round < 6; ++round) {
-      fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_depth, depths(), matmuls);
-      fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_fill,
-                {0, 0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5}, matmuls);
-    }
+    fit_shape(gpu, &GpuSpec::gemm_efficiency, &GpuSpec::gemm_depth, &GpuSpec::gemm_fill, matmuls);
   fit(gpu, &GpuSpec::gemm_efficiency, matmuls,
       {&GpuSpec::bf16_tflops, &GpuSpec::fp16_tflops, &GpuSpec::fp32_tflops});
   if (!matmuls.empty()) std::erase(machine.assumed, "gpu.gemm_efficiency");
   if (have_shapes(attention))
-    fit_shape(gpu, &GpuSpec::attention_efficiency, &GpuSpec::attention_depth, depths(), attention);
+    fit_shape(gpu, &GpuSpec::attention_efficiency, &GpuSpec::attention_depth, nullptr, attention);
   fit(gpu, &GpuSpec::attention_efficiency, attention, {});
   fit_speeds(gpu, by_name);
   gpu.gemm_heat = 0;
