@@ -138,6 +138,7 @@ void Checks::grouped_matmul_fp8(Tensor c, Quantized a, Quantized b, const Expert
                                 const GroupedOptions& o) const {
   expert_rows(rows);
   const std::int64_t k = a.columns(), n = b.rows() / experts_of(rows);
+  number(c);
   fp8(a, a.rows(), k);
   fp8(b, experts_of(rows) * n, k);
   with_rows(a.values, k, DType::F8, rows, o.tokens_a);
