@@ -101,24 +101,24 @@ TEST_P(MatmulTest, RowsAlike) {
 // A vocabulary that is not a multiple of 8, in logits whose rows are padded: as columns, and as the
 // terms of a gradient.
 TEST_P(MatmulTest, UnalignedExtentsInPaddedRows) {
-  for (const bool transpose_b : {true, false})
-    for (const bool accumulate : {false, true}) {
-      SCOPED_TRACE(fmt::format("b^T {} accumulate {}", transpose_b, accumulate));
-      const Problem p = transpose_b ? Problem{40, 8197, 24, false, true} : Problem{40, 24, 8197};
-      Case x = make(p);
-      const auto padded = [&](std::int64_t width) { return (8 - width % 8) % 8; };
-      const Tensor a = inside(type(), p.m, p.k, 0, padded(p.k)), b = in(x.b, type(), shape_b(p)),
-                   c = allow(inside(type(), p.m, p.n, 0, padded(p.n)));
-      write(a, x.a);
-      if (accumulate) {
-        const Values before = activations(p.m * p.n);
-        write(c, before);
-        add(x, before);
-      }
-      backend().matmul(c, a, b, {.transpose_b = transpose_b, .accumulate = accumulate});
-      expect_close("c", read(c), x.expected, type(), x.bound);
-      finish();
+  const auto check_padded = [&](const Problem& p, bool accumulate) {
+    SCOPED_TRACE(fmt::format("{} accumulate {}", describe(p), accumulate));
+    Case x = make(p);
+    const auto padding = [](std::int64_t width) { return (8 - width % 8) % 8; };
+    const Tensor a = inside(type(), p.m, p.k, 0, padding(p.k)), b = in(x.b, type(), shape_b(p)),
+                 c = allow(inside(type(), p.m, p.n, 0, padding(p.n)));
+    write(a, x.a);
+    if (accumulate) {
+      const Values before = activations(p.m * p.n);
+      write(c, before);
+      add(x, before);
     }
+    backend().matmul(c, a, b, {.transpose_b = p.transpose_b, .accumulate = accumulate});
+    expect_close("c", read(c), x.expected, type(), x.bound);
+    finish();
+  };
+  check_padded({40, 8197, 24, false, true}, false);
+  for (const bool accumulate : {false, true}) check_padded({40, 24, 8197}, accumulate);
 }
 
 TEST_P(MatmulTest, EveryTranspose) {
