@@ -117,6 +117,7 @@ ModelConfig tiny_fp8_model(const std::string& kind, Fp8Recipe recipe) {
   config.hidden_size = 64;
   config.head_dim = 0;
   config.ffn_size = config.family == Family::Bloom ? 0 : 96;
+  if (config.experts) config.experts->size = config.family == Family::Mixtral ? 0 : 48;
   if (kind == "retnet") config.value_size = 128;
   if (config.latent)
     config.latent = LatentConfig{
