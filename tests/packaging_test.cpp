@@ -154,7 +154,8 @@ TEST(Packaging, ContainersInstallWhatTheBinaryLoads) {
 // What configuring reports and what the program says later.
 TEST(Packaging, TheProgramSaysWhatWasLeftOut) {
   const std::string table = content_of(fs::path(kintsugi_binary()).parent_path() / "features.txt");
-  for (const char* part : {"SentencePiece", "CUDA, cuDNN", "MPI", "NCCL", "dlib", "hwloc", "SimGrid"})
+  for (const char* part :
+       {"SentencePiece", "CUDA, cuDNN", "MPI", "NCCL", "dlib", "hwloc", "SimGrid"})
     EXPECT_THAT(table, testing::HasSubstr("\n  " + std::string(part) + " "));
   std::string left_out;
   std::istringstream rows(table);
