@@ -172,7 +172,7 @@ NewDirectory::NewDirectory(const fs::path& target, bool overwrite, DirectoryKind
     user_error("the directory {} does not exist: create it first", target_.parent_path().string());
   for (const fs::path& leftover : {temporary_, old_}) check_leftover(leftover, kind_);
   fs::create_directory(temporary_, error);
-  if (error) failure("cannot create {}: {}", temporary_.string(), error.message());
+  if (error) user_error("cannot create {}: {}", temporary_.string(), error.message());
   lock_ = std::make_unique<DirectoryLock>(temporary_);
   for (const auto& entry : fs::directory_iterator(temporary_, error))  // of a killed process
     fs::remove_all(entry.path(), error);

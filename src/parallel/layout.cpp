@@ -258,10 +258,9 @@ void check_experts(const Layout& l, const ModelConfig& model) {
     user_error("layout.ep is {}, which does not divide the model's {}: use {}", l.ep,
                format_number(count, "expert"), nearest_expert_ranks(l, count));
   if (l.ep % l.tp != 0 || most % l.ep != 0)
-    user_error(
-        "layout.ep is {}, but experts are on tp {} ranks times a divisor of {} data ranks{}: use "
-        "{}",
-        l.ep, l.tp, l.cp * l.dp, l.cp > 1 ? " (cp × dp)" : "", nearest_expert_ranks(l, count));
+    user_error("layout.ep is {}, but experts are on {} times a divisor of {}{}: use {}", l.ep,
+               format_number(l.tp, "tensor rank"), format_number(l.cp * l.dp, "data rank"),
+               l.cp > 1 ? " (cp × dp)" : "", nearest_expert_ranks(l, count));
   if (!fits_shards(l))
     user_error(
         "layout.ep {} spreads experts over {} data ranks, but layout.shard_group is {}: one must "

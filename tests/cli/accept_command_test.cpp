@@ -152,6 +152,9 @@ TEST_F(AcceptCommand, SaysWhatIsWrongWithItsCommand) {
   directory_.write("keep/notes.txt", "mine");
   EXPECT_EQ(run_kintsugi("accept --ranks 1 --output keep --overwrite").code, 2);
   EXPECT_EQ(content_of("keep/notes.txt"), "mine");
+  const Outcome nowhere = run_kintsugi("accept --ranks 1 --output /proc/report");
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_THAT(nowhere.error, HasSubstr("cannot create "));
 }
 
 TEST_F(AcceptCommand, ReportsRanksThatCannotStart) {

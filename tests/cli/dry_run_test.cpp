@@ -1,6 +1,8 @@
 // kintsugi train --dry-run as a user runs it, as far as the planner's own tests do not cover it.
 #include "cli/train/dry_run.h"
 
+#include <regex>
+
 #include "backend/cpu/cpu_backend.h"
 #include "plan/search/planner.h"
 #include "support/program_test.h"
@@ -39,6 +41,17 @@ TEST_F(DryRun, CountsWhatIsOffloaded) {
   EXPECT_EQ(both.code, 0) << both.error;
   EXPECT_THAT(both.out, HasSubstr("119.7 GiB of host memory"))
       << "8.03e9 gradients of 4 bytes are on the host too";
+  // 89.75 GiB = 96.4 GB.
+  std::string machine = to_yaml(load_machine("dgx-h100"));
+  machine =
+      std::regex_replace(machine, std::regex("host_memory_gb: [0-9.]+"), "host_memory_gb: 96");
+  directory_.write("small.yaml", machine);
+  const Outcome refused = run_kintsugi(
+      "train --dry-run --machine small.yaml --set 'offload={optimizer: true, update: device}' "
+      "run.yaml");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.error, HasSubstr("it does not fit: 89.75 GiB of host memory for 1 rank per "
+                                       "node, a node of DGX H100 (Eos) has 89.41 GiB"));
 }
 
 // The tasks of a run are read, with their documents.

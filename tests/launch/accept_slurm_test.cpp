@@ -35,6 +35,7 @@ class AcceptInSlurm : public ProgramTest {
     const auto path = directory_ / name / "acceptance.json";
     for (int i = 0; i < 1200 && !std::filesystem::exists(path); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    run_in_shell("while [ -n \"$(squeue -h)\" ]; do sleep 0.1; done");
     if (std::filesystem::exists(path)) return json::parse(content_of(name + "/acceptance.json"));
     ADD_FAILURE() << "no report: " << run_in_shell("cat " + name + "-trials/launch/slurm*").out;
     return {};

@@ -100,7 +100,8 @@ TEST_F(LaunchCommand, Submits) {
 }
 
 TEST_F(LaunchCommand, SubmitsAnAcceptanceTest) {
-  const Outcome outcome = launch("--accept report --machine cluster.yaml --nodes 2");
+  const Outcome outcome =
+      launch("--accept report --machine cluster.yaml --nodes 2 --parts recovery,losses");
   ASSERT_EQ(outcome.code, 0) << outcome.error;
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("submitted job 41"), HasSubstr("report/acceptance.html")));
@@ -117,7 +118,7 @@ TEST_F(LaunchCommand, SubmitsAnAcceptanceTest) {
       AllOf(StartsWith("accept\n--output\n"), HasSubstr("\n--ranks\n4\n--ranks-per-node\n2\n"),
             HasSubstr("\n--budget\n900s\n--launch\nsrun '--nodes={nodes}' '--ntasks={ranks}' "
                       "--ntasks-per-node=2 --kill-on-bad-exit=1 --overlap"),
-            Not(HasSubstr("{exclude}"))));
+            HasSubstr("\n--parts\nrecovery,losses\n"), Not(HasSubstr("{exclude}"))));
 }
 
 TEST_F(LaunchCommand, AnAcceptanceTestIsCheckedFirst) {
@@ -130,8 +131,9 @@ TEST_F(LaunchCommand, AnAcceptanceTestIsCheckedFirst) {
   refused_test("--nodes 9", "the cluster has 8 nodes");
   refused_test("--time 3h", "more than a job");
   refused_test("--time 1h --partition debug", "at most 00:30:00");
-  refused_test("run.yaml", "config has no effect with --accept");
+  refused_test("run.yaml", "the configuration run.yaml has no effect with --accept");
   refused_test("--spare-nodes 1", "--spare-nodes has no effect with --accept");
+  refused_test("--parts sped", "sped");
   EXPECT_THAT(launch("--accept report").error, HasSubstr("give --machine"));
   const Outcome printed = launch("--accept report --machine cluster.yaml --print");
   EXPECT_THAT(printed.out, StartsWith("#!/bin/bash\n"));

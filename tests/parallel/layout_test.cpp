@@ -73,8 +73,10 @@ TEST(FitLayout, SpreadsExpertsOverTensorAndDataRanks) {
   EXPECT_THAT(error({.layout = {.ep = 8}, .batch = 8}, 8),
               HasSubstr("layout.ep is 8, which does not divide the model's 12 experts: use 4"));
   EXPECT_THAT(error({.layout = {.tp = 2, .ep = 3}, .batch = 4}, 8),
-              HasSubstr("layout.ep is 3, but experts are on tp 2 ranks times a divisor of 4 data "
-                        "ranks: use 2 or 4"));
+              HasSubstr("layout.ep is 3, but experts are on 2 tensor ranks times a divisor of 4 "
+                        "data ranks: use 2 or 4"));
+  EXPECT_THAT(error({.layout = {.ep = 3}, .batch = 4}, 4),
+              HasSubstr("experts are on 1 tensor rank "));
   EXPECT_THAT(error({.layout = {.ep = 12}, .batch = 8}, 8), HasSubstr("use 4"))
       << "8 ranks, and 12 experts";
   EXPECT_THAT(error({.layout = {.zero = 1, .shard_group = 2, .ep = 3}, .batch = 12}, 12),

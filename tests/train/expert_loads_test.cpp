@@ -36,12 +36,14 @@ TEST(ExpertLoads, AreRecordedNowAndThen) {
     const CapturedLog captured;
     std::string config = small_config(
         corpus, run,
-        "steps: 7, eval_every: 0, save: false, balance: {statistics_every: 3, capacity: 0.5}");
+        "steps: 7, eval_every: 0, save: false, balance: {statistics_every: 3, capacity: 0.49}");
     const std::string dense = "family: llama", mixture =
                                                    "family: qwen3_moe, experts: {count: 4, "
                                                    "chosen: 2, dense_layers: [0]}";
     config.replace(config.find(dense), dense.size(), mixture);
     run_training(config);
+    EXPECT_NE(captured.warnings().find("capacity 0.49: the experts compute about 49 %"),
+              std::string::npos);
   }
   std::ifstream file(run / "experts.jsonl");
   std::vector<nlohmann::json> lines;
@@ -173,6 +175,10 @@ TEST(ExpertLoads, AreOfModelsWithExperts) {
   EXPECT_NE(error.find("train.balance is for experts, and the model has none: remove it"),
             std::string::npos)
       << error;
+  const std::string dense = config_text::error_of(
+      config_text::kShort,
+      {"model.preset=moe-tiny", "model.experts.dense_layers=[0,1,2,3]", "train.balance.loss=0.1"});
+  EXPECT_NE(dense.find("the model has none: remove it"), std::string::npos) << dense;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
@@ -123,6 +124,22 @@ std::string cpu_library_versions() {
 }
 
 const char* blas_core_name() { return openblas_get_corename(); }
+
+std::string_view faster_blas_core(std::string_view core, bool avx2, bool avx512) {
+  if (core != "Prescott" || !avx2) return "";
+  return avx512 ? "SkylakeX" : "Haswell";
+}
+
+std::string_view faster_blas_core() {
+#if defined(__x86_64__)
+  if (std::getenv("OPENBLAS_CORETYPE") != nullptr) return "";  // it was chosen
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return faster_blas_core(blas_core_name(), __builtin_cpu_supports("avx2"), avx512);
+#else
+  return "";
+#endif
+}
 
 void count_blas_time(bool on) {
   blas_nanoseconds = 0;

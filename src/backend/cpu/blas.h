@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace kintsugi {
 
@@ -36,5 +37,10 @@ inline constexpr std::size_t kBlasTouched = std::size_t{8} << 20;
 // UserError unless `threads` more buffers can be mapped: OpenBLAS itself would retry forever.
 void check_blas_buffers(int threads);
 const char* blas_core_name();
+// OpenBLAS uses kernels for Prescott, without AVX, on processors that it does not know, such as
+// those that are newer than itself. The kernels to choose then with OPENBLAS_CORETYPE; empty: none.
+// avx512: the processor has what those for SkylakeX need.
+std::string_view faster_blas_core();
+std::string_view faster_blas_core(std::string_view core, bool avx2, bool avx512);
 
 }  // namespace kintsugi

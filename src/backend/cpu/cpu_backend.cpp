@@ -53,8 +53,10 @@ void CpuBackend::release(void* address, std::size_t) noexcept {
 }
 
 std::string CpuBackend::description() const {
-  return fmt::format("cpu: {} thread{}, OpenBLAS on {}", pool_.threads(),
-                     pool_.threads() == 1 ? "" : "s", blas_core_name());
+  const std::string_view faster = faster_blas_core();
+  return fmt::format("cpu: {} thread{}, OpenBLAS on {}{}", pool_.threads(),
+                     pool_.threads() == 1 ? "" : "s", blas_core_name(),
+                     faster.empty() ? "" : fmt::format(" (faster: OPENBLAS_CORETYPE={})", faster));
 }
 
 Backend::Peak CpuBackend::peak_flops(DType dtype) {

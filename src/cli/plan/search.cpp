@@ -92,7 +92,8 @@ std::string scaled_run_text(const std::vector<ScalingRow>& rows, double tokens) 
       fmt::format("Days and MWh of {}: of {}, with checkpoints{}.\n", last.energy.co2_of,
                   tokens_text(tokens), last.failures ? " and failures of nodes" : "");
   if (last.failures)
-    text += fmt::format("On {} GPUs: {}\n", rows.back().gpus, failures_text(*last.failures));
+    text += fmt::format("On {}: {}\n", format_number(rows.back().gpus, "GPU"),
+                        failures_text(*last.failures));
   return text;
 }
 

@@ -179,8 +179,9 @@ void emit(const PlanTuneOptions& o, const Trial& best) {
   for (std::string& text : layout_overrides(best.layout)) overrides.push_back(std::move(text));
   const YamlDocument document(read_text_file(o.config), o.config, overrides);
   const std::string yaml = fmt::format(
-      "# {} with the best layout found by tuning on {} ranks: {:.0f} tokens/s measured.\n{}\n",
-      o.config, best.layout.ranks(), best.result.tokens_per_s, YAML::Dump(document.root()));
+      "# {} with the best layout found by tuning on {}: {:.0f} tokens/s measured.\n{}\n", o.config,
+      format_number(best.layout.ranks(), "rank"), best.result.tokens_per_s,
+      YAML::Dump(document.root()));
   OutputRule rule = output_rule(o);
   rule.is_private = has_secrets(parse_run_config(yaml, o.emit));
   write_output_file("--emit", o.emit, rule, yaml);
@@ -202,9 +203,10 @@ std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig&
     });
   if (candidates.empty())
     user_error(
-        "no layout of {} on {} GPUs is worth a trial: none is valid within the limits given, or "
+        "no layout of {} on {} is worth a trial: none is valid within the limits given, or "
         "all need more memory than a GPU of {} has ({})",
-        o.config, gpus, machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
+        o.config, format_number(gpus, "GPU"), machine.name,
+        format_bytes(machine.gpu.memory_gb * 1e9));
   return candidates;
 }
 
@@ -244,7 +246,8 @@ void plan_tune(const PlanTuneOptions& o) {
   const auto best = best_of(tuning.trials());
   if (!completed) log_note("stopped; running trials were ended and are not counted");
   if (!best)
-    failure("none of {} trials succeeded{}: the logs are in {}", tuning.trials().size(),
+    failure("none of {} succeeded{}: the logs are in {}",
+            format_number(std::ssize(tuning.trials()), "trial"),
             tuning.trials().empty() ? "" : " (" + tuning.trials().back().result.failure + ")",
             directory.string());
   if (!o.emit.empty()) emit(o, *best);

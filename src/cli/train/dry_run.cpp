@@ -77,6 +77,16 @@ void refuse_too_much(double bytes, const std::string& who, const Machine& machin
                machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
 }
 
+// The ranks of a node share its memory.
+void refuse_too_much_on_host(const MemoryNeed& need, const Layout& layout, const Machine& machine) {
+  const std::int64_t ranks = std::min<std::int64_t>(layout.ranks(), machine.node.gpus);
+  const double bytes = static_cast<double>(ranks) * static_cast<double>(need.host);
+  if (machine.node.host_memory_gb > 0 && bytes > machine.node.host_memory_gb * 1e9)
+    user_error("it does not fit: {} of host memory for {} per node, a node of {} has {}",
+               format_bytes(bytes), format_number(ranks, "rank"), machine.name,
+               format_bytes(machine.node.host_memory_gb * 1e9));
+}
+
 // A given layout may use the margin that planned ones leave free.
 std::string fitting_text(double bytes, const Machine& machine) {
   if (bytes > machine.gpu.memory_gb * 1e9) return "";
@@ -105,6 +115,7 @@ double print_with_offload(const RunConfig& config, const Planner& planner, const
   const Machine& machine = planner.machine();
   const MemoryNeed need = engine_memory(config, grid_of(e.layout, config.model));
   const double device = device_bytes(need, machine);
+  refuse_too_much_on_host(need, e.layout, machine);
   fmt::print(
       "{}\nThe fullest rank needs {} of GPU memory (with {} for context and libraries) and {} of "
       "host memory.\nA step takes {:.3f} s, {}.\n{}",
@@ -174,10 +185,11 @@ std::int64_t ranks_for(const RunConfig& run) {
 
 void check_fits(const RunConfig& stage, const Machine& machine, int ranks) {
   const Layout layout = layout_on(stage, ranks);
-  if (offloads(stage.offload))
-    return refuse_too_much(
-        device_bytes(engine_memory(stage, grid_of(layout, stage.model)), machine), "a rank",
-        machine);
+  if (offloads(stage.offload)) {
+    const MemoryNeed need = engine_memory(stage, grid_of(layout, stage.model));
+    refuse_too_much_on_host(need, layout, machine);
+    return refuse_too_much(device_bytes(need, machine), "a rank", machine);
+  }
   const Evaluation e = Planner(plan_job(stage), machine).evaluate(layout);
   refuse_too_much(e.memory_bytes, fmt::format("stage {}", e.fullest_stage), machine);
 }

@@ -94,6 +94,7 @@ AcceptTrial AcceptTrials::run(const std::string& name, int ranks,
   trial.end = port.poll(std::chrono::milliseconds(0)).end;
   trial.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   trial.stopped = StopSignals::received() != nullptr || trial.exit_code == exit_code::kStopped ||
+                  trial.exit_code == 128 + SIGTERM ||  // Slurm, at the end of a job
                   (trial.end && trial.end->exit_code == exit_code::kStopped);
   if (trial.stopped) return trial;
   if (!trial.end && (trial.exit_code == 126 || trial.exit_code == 127))

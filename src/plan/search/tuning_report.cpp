@@ -76,8 +76,8 @@ std::string tuning_table(const std::vector<Trial>& trials) {
                         format_count(ran[i].predicted),
                         ran[i].result.tokens_per_s / ran[i].predicted, to_string(ran[i].layout));
   const ModelAgreement agreement = agreement_of(trials);
-  text += fmt::format("tokens/s; {} trial{}, {} failed", trials.size(),
-                      trials.size() == 1 ? "" : "s", trials.size() - ran.size());
+  text += fmt::format("tokens/s; {}, {} failed", format_number(std::ssize(trials), "trial"),
+                      trials.size() - ran.size());
   if (agreement.trials > 0)
     text += fmt::format("; measured / predicted: median {:.3g}", agreement.ratio);
   if (std::isfinite(agreement.correlation))

@@ -293,7 +293,9 @@ class ConfigChecks {
   }
 
   void check_balance() const {
-    if (!config_.model.experts && config_.train.balance != TrainConfig().balance)
+    const auto& experts = config_.model.experts;
+    const bool some = experts && std::ssize(experts->dense_layers) < config_.model.layers;
+    if (!some && config_.train.balance != TrainConfig().balance)
       complain("train.balance", "is for experts, and the model has none: remove it");
     if (!config_.model.experts || config_.train.balance.bias_speed == 0) return;
     if (!family_info(config_.model.family).bias)

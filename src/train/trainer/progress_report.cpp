@@ -68,6 +68,13 @@ void ProgressReport::announce(const std::string& tasks) const {
   log_info("model: {}{}, {} parameters, {} precision", to_string(run_.config.model.family),
            run_.config.model_preset.empty() ? "" : " " + run_.config.model_preset,
            format_count(static_cast<double>(size.total)), to_string(run_.config.train.precision));
+  // An expert that gets half of its share has dropped as many choices as it computes.
+  constexpr double kFew = 0.5;
+  if (const double capacity = run_.config.train.balance.capacity; capacity > 0 && capacity < kFew)
+    log_warning(
+        "train.balance.capacity {}: the experts compute about {:.3g} % of the choices at most, and "
+        "drop the others",
+        capacity, 100 * capacity);
   if (run_.config.model.fp8.on())
     log_info("{}", fp8_summary(run_.config.model, run_.config.layout.tp));
   if (size.trained < size.total)
