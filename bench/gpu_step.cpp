@@ -85,8 +85,8 @@ int main(int argc, char** argv) {
   std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache, fp8;
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0, lora = 0;
-  bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false, even = false,
-       muon = false, ahead = false, compare = false, keep_weights = true;
+  bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
+       even = false, muon = false, ahead = false, compare = false, keep_weights = true;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -122,7 +122,8 @@ int main(int argc, char** argv) {
   // Prints the figures of one recipe ("": no fp8) and returns tokens/s.
   const auto measure = [&](const std::string& recipe) {
     ModelConfig model = resolve_model(model_name);
-    if (model.experts) model.balance = {.loss = 0.01, .z_loss = 0.001, .even = even};  // as train.balance
+    if (model.experts)
+      model.balance = {.loss = 0.01, .z_loss = 0.001, .even = even};  // as train.balance
     if (!recipe.empty())
       model.fp8.recipe = recipe == "rowwise" ? Fp8Recipe::Rowwise : Fp8Recipe::Tensorwise;
     model.fp8.keep_weights = keep_weights;

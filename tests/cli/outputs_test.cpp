@@ -50,7 +50,8 @@ const std::vector<FileCommand>& file_commands() {
       {"plan --replay", "plan --model gpt2-124m --machine machine.yaml --gpus 1 --replay OUT",
        "out.yaml", "machine.yaml"},
       {"calibrate",
-       "calibrate --device cpu --threads 1 --models llama-tiny --effort 0.001 --machine machine.yaml "
+       "calibrate --device cpu --threads 1 --models llama-tiny --effort 0.001 --machine "
+       "machine.yaml "
        "--output OUT",
        "out.yaml", "machine.yaml"},
       {"report html", "report runs/a --output OUT", "out.html", "runs/a/config.yaml"},

@@ -68,8 +68,7 @@ struct StandardModel {
 };
 constexpr StandardModel kGpuModels[] = {
     {"gpt2-1.5b", 1024}, {"llama-1b", 2048}, {"llama-8b", 4096}};
-constexpr StandardModel kSmallModels[] = {
-    {"gpt2-tiny", 64}, {"llama-tiny", 64}, {"moe-tiny", 64}};
+constexpr StandardModel kSmallModels[] = {{"gpt2-tiny", 64}, {"llama-tiny", 64}, {"moe-tiny", 64}};
 
 }  // namespace
 
@@ -208,8 +207,8 @@ bool Acceptance::probe() {
   gpus_ = !ranks.front().binding.gpu.empty();
   report_.device = ranks.front().device.name;
   report_.nodes = static_cast<int>(NodeGroups(nodes_of(ranks)).names.size());
-  // Ranks on CPU cores or on one GPU wait for each other and for other programs: only very slow ones
-  // fail.
+  // Ranks on CPU cores or on one GPU wait for each other and for other programs: only very slow
+  // ones fail.
   const DoctorLimits limits{.failed = own_gpus() ? 0.85 : 0.2};
   Findings findings = judge_binding(ranks, options_.share_gpu);
   for (const Findings& more :
