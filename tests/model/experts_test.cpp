@@ -178,6 +178,43 @@ TEST(Experts, OfEqualWeightsAreOneMlp) { expect_one_mlp({}); }
 TEST(Experts, OfEqualAdaptersAreOneMlpWithAdapters) { expect_one_mlp(kAdapters); }
 TEST(Experts, OfEqualWeightsAreOneMlpInFp8) { expect_one_mlp({}, true); }
 
+// How far the gradients of a model in fp8 are from those without it: of a parameter, the norm of
+// the difference relative to that of the gradient. All experts are chosen, so that no choice
+// changes.
+double error_of_fp8(Family family) {
+  ModelConfig config = config_without_experts(family);
+  config.hidden_size = 64;
+  config.ffn_size = 96;
+  config.init_std = 0.02;
+  if (family == Family::Mixtral) config.experts = ExpertsConfig{.count = 4, .chosen = 4};
+  config.complete_and_check();
+  MixtureRun without(config);
+  config.fp8.recipe = Fp8Recipe::Rowwise;
+  MixtureRun in_8(config);
+  without.run();
+  in_8.run();
+  double worst = 0;
+  for (const Parameter& parameter : without.set.parameters()) {
+    const double *expected = without.gradient(parameter.name),
+                 *actual = in_8.gradient(parameter.name);
+    double error = 0, size = 0;
+    for (std::int64_t i = 0; i < parameter.shape.elements(); ++i) {
+      error += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+      size += expected[i] * expected[i];
+    }
+    EXPECT_GT(size, 0) << parameter.name;
+    worst = std::max(worst, std::sqrt(error / size));
+  }
+  return worst;
+}
+
+TEST(Experts, InFp8HaveGradientsAsNearAsThoseOfAnMlp) {
+  const double dense = error_of_fp8(Family::Llama), experts = error_of_fp8(Family::Mixtral);
+  EXPECT_GT(experts, 0.01);
+  EXPECT_LT(dense, 0.1);
+  EXPECT_LT(experts, 1.5 * dense);
+}
+
 // The loss along a random direction of each trained parameter: adapters of experts, the router, and
 // the embedding, whose gradient goes through the inputs of the experts. All experts are chosen, so
 // that no choice changes.
