@@ -239,9 +239,8 @@ void add_accept_command(CLI::App& app) {
       CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
   add("--share-gpu", arguments->share_gpu, "Several ranks may use one GPU (comm.share_gpu)");
   add("--budget", arguments->budget,
-      "What does not fit into this time is left out and named; a trial that has begun is ended 10 "
-      "s "
-      "after it",
+      "What does not fit into this time is left out and named; a trial that has begun is ended "
+      "10 s after it",
       TypeName{"TIME"}, duration(between(1, 1e6)), kShowDefault);
   add_accept_parts(*command, arguments->parts);
   CLI::Option* const probe =

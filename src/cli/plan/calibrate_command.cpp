@@ -191,9 +191,8 @@ std::string measure_links(Job& job, CalibrationParts& parts, Machine& machine, M
     const std::vector<double> errors = fit_links(launched, {.size = size}, group.rates);
     keys[inside ? "node" : "network"].insert({inside ? "link_gb_s" : "gb_s", "latency_us"});
     text += fmt::format(
-        "\nlinks {}: {:.4g} GB/s, {:.3g} us per hop; error of {} collectives: median {:.1f} %, 90 "
-        "% "
-        "{:.1f} %\n",
+        "\nlinks {}: {:.4g} GB/s, {:.3g} us per hop; error of {} collectives: median {:.1f} %, "
+        "90 % {:.1f} %\n",
         inside ? "inside a node" : "between nodes",
         inside ? launched.node.link_gb_s : launched.network.gb_s,
         inside ? launched.node.latency_us : launched.network.latency_us, errors.size(),
@@ -328,13 +327,12 @@ void add_calibrate_command(CLI::App& app) {
       "Precision to measure (default: fp32 on cpu, bf16 on GPUs)");
   add("--models", options->models,
       "Presets, YAML files or config.json of the models to train, separated by commas: a few "
-      "layers "
-      "of each (default: some that have the shapes of most models)")
+      "layers of each (default: some that have the shapes of most models)")
       ->delimiter(',');
   add("--threads", options->threads, "CPU threads (default: all cores)",
       whole_number(between(0, 1024)));
   add("--effort", options->effort,
-      "Seconds to train each model before it is measured (default: 0.3 on cpu, 4 on GPUs)",
+      "Seconds to train each model before it is measured (default: 0.5 on cpu, 4 on GPUs)",
       real_number(between(0.001, 600)));
   add_power_options(*command, *options);
   command->footer(
