@@ -133,7 +133,7 @@ struct BalanceConfig {
   // An expert computes at most so many times the mean number of choices of each sequence; 0: all.
   double capacity = 0;
   std::int64_t statistics_every = 0;  // steps between records of the loads; 0: never
-  bool even = false;  // for timing: RouteOptions::even
+  bool even = false;                  // for timing: RouteOptions::even
   bool counts_last_step() const { return loss > 0 && scope == BalanceScope::Batch; }
   bool operator==(const BalanceConfig&) const = default;
 };
