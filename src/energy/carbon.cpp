@@ -54,6 +54,11 @@ std::string mass_text(double kg) {
   return kg < 1e4 ? fmt::format("{:.2f} t", kg / 1e3) : fmt::format("{:.1f} t", kg / 1e3);
 }
 
+std::string interval_text(double within) {
+  return within < kLargeInterval ? fmt::format("± {:.0f} %", 100 * (within - 1))
+                                 : fmt::format("within a factor of {:.1f}", within);
+}
+
 std::string power_text(double watts) {
   return in_units(watts, {{1, "W"}, {1e3, "kW"}, {1e6, "MW"}});
 }

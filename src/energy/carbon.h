@@ -16,11 +16,17 @@ struct FacilitySpec {
   bool operator==(const FacilitySpec&) const = default;
 };
 
+// A value that may be off by this factor: "± 14 %", and from kLargeInterval on "within a factor of
+// 2.9".
+inline constexpr double kLargeInterval = 1.6;
+std::string interval_text(double within);
+
 // The planner's prediction for one step of a run on all of its nodes.
 struct PlannedStep {
   double seconds = 0;
   double gpu_j = 0;
   std::optional<double> node_j = {};  // empty: the machine has no node.host_w
+  double within = 1;  // 90 % interval: `seconds` may be off by this factor; 1: unknown
   bool operator==(const PlannedStep&) const = default;
 };
 

@@ -117,6 +117,7 @@ EnergyJson plan_json(const EnergyReport& report) {
   return {{"gpu", pair(comparison.gpu)},
           {"node", pair(comparison.node)},
           {"predicted_s", report.planned ? EnergyJson(report.planned->seconds) : nullptr},
+          {"predicted_within", report.planned ? EnergyJson(report.planned->within) : nullptr},
           {"measured_s", report.productive().seconds},
           {"reason", or_null(reason)}};
 }
@@ -297,13 +298,15 @@ std::string carbon_lines(const EnergyReport& report, const MeasuredEnergy& measu
 std::string plan_line(const EnergyReport& report) {
   if (!report.planned) return text_line("plan", "no prediction: " + report.no_plan);
   const PlanComparison comparison = compare_with_plan(report);
+  const std::string within =
+      report.planned->within > 1 ? interval_text(report.planned->within) + " " : "";
   std::string text;
   const auto add = [&](const std::optional<PlanComparison::Pair>& pair, EnergyLevel level) {
     if (!pair) return;
     text += fmt::format(
-        "{}{}: {} per token and {}, predicted {} and {} ({}, {})", text.empty() ? "" : "; ",
+        "{}{}: {} per token and {}, predicted {} {}and {} ({}, {})", text.empty() ? "" : "; ",
         parts_name(level), per_token_text(pair->measured.joules_per_token),
-        power_text(pair->measured.watts), per_token_text(pair->predicted.joules_per_token),
+        power_text(pair->measured.watts), per_token_text(pair->predicted.joules_per_token), within,
         power_text(pair->predicted.watts),
         signed_percent(pair->measured.joules_per_token, pair->predicted.joules_per_token),
         signed_percent(pair->measured.watts, pair->predicted.watts));

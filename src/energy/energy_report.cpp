@@ -93,14 +93,17 @@ void add_context(const EnergyContext& context, const std::vector<std::int64_t>& 
     return;
   }
   PlannedStep sum{.node_j = 0};
+  double within = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const PlannedStep& step = context.planned[i];
     const auto count = static_cast<double>(steps[i]);
     sum.seconds += count * step.seconds;
+    within += count * step.seconds * step.within;
     sum.gpu_j += count * step.gpu_j;
     sum.node_j = sum.node_j && step.node_j ? std::optional(*sum.node_j + count * *step.node_j)
                                            : std::nullopt;
   }
+  if (sum.seconds > 0) sum.within = within / sum.seconds;
   if (sum.seconds > 0) report.planned = sum;
   if (!report.planned) report.no_plan = "no step is finished";
 }

@@ -96,35 +96,30 @@ Order compute_order(const PipelineShape& shape, int rank) {
   return order;
 }
 
-// ---- messages
+// ---- time
 
-// Every rank's list of actions is taken from one list of events in the order of an ideal clock, in
-// which a send and its receive are one event. This order rules out cyclic waits, that is,
-// deadlocks.
-struct Event {
-  std::int64_t time;
-  int phase;  // order of events at the same time: messages, reductions, compute
-  int rank;
-  Action action;
-};
-enum Phase { kMessage, kReduce, kCompute };
-
-std::int64_t nominal_time(ActionKind kind) { return kind == ActionKind::Backward ? 2 : 1; }
-
-class IdealClock {
+// Executes the compute actions of all ranks, each as soon as its rank is free and its input is
+// there. `duration(rank, action)` is its time, `done(own, action, start, end)` is called for each
+// one.
+template <class Duration, class Done>
+class ScheduleClock {
  public:
-  IdealClock(const PipelineShape& shape, const std::vector<Order>& orders)
+  ScheduleClock(const PipelineShape& shape, const std::vector<Order>& orders, double message,
+                const Duration& duration, const Done& done)
       : shape_(shape),
         orders_(orders),
+        message_(message),
+        duration_(duration),
+        done_(done),
         next_(orders.size(), 0),
-        now_(orders.size(), 0),
-        backwards_left_(orders.size(), std::vector<int>(shape.chunks, shape.micro_batches)) {
+        now_(orders.size(), 0) {
     const auto chunks = static_cast<std::size_t>(shape.stages) * shape.chunks;
     forward_end_.resize(chunks * shape.micro_batches, kNotYet);
     backward_end_.resize(chunks * shape.micro_batches, kNotYet);
   }
 
-  std::vector<Event> events() {
+  // The end of the last action.
+  double run() {
     bool progress = true;
     while (progress) {
       progress = false;
@@ -134,69 +129,112 @@ class IdealClock {
     for (int rank = 0; rank < shape_.stages; ++rank)
       KINTSUGI_CHECK(next_[rank] == orders_[rank].size(), "rank {} of a {} schedule is stuck", rank,
                      to_string(shape_.kind));
-    return std::move(events_);
+    return *std::ranges::max_element(now_);
   }
 
  private:
-  static constexpr std::int64_t kNotYet = -1;
+  static constexpr double kNotYet = -1;
 
-  std::int64_t& end_of(std::vector<std::int64_t>& ends, PipelineChunk from, int micro_batch) {
+  double& end_of(std::vector<double>& ends, PipelineChunk from, int micro_batch) {
     const auto number = static_cast<std::size_t>(from.chunk) * shape_.stages + from.rank;
     return ends[number * shape_.micro_batches + micro_batch];
   }
 
   // The time at which the action's input from another chunk is there.
-  std::int64_t ready(PipelineChunk own, const Action& action) {
+  double ready(PipelineChunk own, const Action& action) {
     if (action.kind == ActionKind::BackwardWeight) return 0;
     const bool forward = action.kind == ActionKind::Forward;
     const std::optional<PipelineChunk> from =
         forward ? previous_chunk(shape_, own) : next_chunk(shape_, own);
     if (!from) return 0;
-    return end_of(forward ? forward_end_ : backward_end_, *from, action.micro_batch);
+    const double end = end_of(forward ? forward_end_ : backward_end_, *from, action.micro_batch);
+    return end == kNotYet || from->rank == own.rank ? end : end + message_;
   }
 
   bool step(int rank) {
     const Action& action = orders_[rank][next_[rank]];
     const PipelineChunk own{rank, action.chunk};
-    const std::int64_t from = ready(own, action);
+    const double from = ready(own, action);
     if (from == kNotYet) return false;
-    const std::int64_t start = std::max(now_[rank], from);
-    now_[rank] = start + nominal_time(action.kind);
-    events_.push_back({start, kCompute, rank, action});
-    finish(own, action);
+    const double start = std::max(now_[rank], from);
+    now_[rank] = start + duration_(rank, action);
+    if (action.kind != ActionKind::BackwardWeight)
+      end_of(action.kind == ActionKind::Forward ? forward_end_ : backward_end_, own,
+             action.micro_batch) = now_[rank];
+    done_(own, action, start, now_[rank]);
     ++next_[rank];
     return true;
   }
 
-  void finish(PipelineChunk own, const Action& action) {
-    const std::int64_t now = now_[own.rank];
-    if (action.kind == ActionKind::Forward) {
-      end_of(forward_end_, own, action.micro_batch) = now;
-      send(ActionKind::SendActivation, own, next_chunk(shape_, own), action);
-      return;
-    }
+  const PipelineShape& shape_;
+  const std::vector<Order>& orders_;
+  const double message_;
+  const Duration& duration_;
+  const Done& done_;
+  std::vector<std::size_t> next_;
+  std::vector<double> now_;
+  std::vector<double> forward_end_, backward_end_;  // (chunk in layer order, micro-batch)
+};
+
+std::vector<Order> compute_orders(const PipelineShape& shape) {
+  std::vector<Order> orders;
+  for (int rank = 0; rank < shape.stages; ++rank) orders.push_back(compute_order(shape, rank));
+  return orders;
+}
+
+// ---- messages
+
+// Every rank's list of actions is taken from one list of events in the order of an ideal clock, in
+// which a send and its receive are one event. This order rules out cyclic waits, that is,
+// deadlocks.
+struct Event {
+  double time;
+  int phase;  // order of events at the same time: messages, reductions, compute
+  int rank;
+  Action action;
+};
+enum Phase { kMessage, kReduce, kCompute };
+
+double nominal_time(int, const Action& action) {
+  return action.kind == ActionKind::Backward ? 2 : 1;
+}
+
+class Events {
+ public:
+  explicit Events(const PipelineShape& shape)
+      : shape_(shape),
+        backwards_left_(shape.stages, std::vector<int>(shape.chunks, shape.micro_batches)) {}
+
+  std::vector<Event> list() {
+    const auto add = [this](PipelineChunk own, const Action& action, double start, double end) {
+      events_.push_back({start, kCompute, own.rank, action});
+      finish(own, action, end);
+    };
+    ScheduleClock(shape_, compute_orders(shape_), 0, nominal_time, add).run();
+    return std::move(events_);
+  }
+
+ private:
+  void finish(PipelineChunk own, const Action& action, double end) {
+    if (action.kind == ActionKind::Forward)
+      return send(ActionKind::SendActivation, own, next_chunk(shape_, own), action, end);
     if (action.kind != ActionKind::BackwardWeight) {
-      end_of(backward_end_, own, action.micro_batch) = now;
-      send(ActionKind::SendGradient, own, previous_chunk(shape_, own), action);
+      send(ActionKind::SendGradient, own, previous_chunk(shape_, own), action, end);
       if (action.kind == ActionKind::BackwardInput) return;
     }
     if (--backwards_left_[own.rank][own.chunk] == 0)
       events_.push_back(
-          {now, kReduce, own.rank, {ActionKind::Reduce, action.micro_batch, own.chunk}});
+          {end, kReduce, own.rank, {ActionKind::Reduce, action.micro_batch, own.chunk}});
   }
 
   void send(ActionKind kind, PipelineChunk own, std::optional<PipelineChunk> to,
-            const Action& action) {
+            const Action& action, double end) {
     if (!to || to->rank == own.rank) return;  // the same rank needs no message
-    events_.push_back({now_[own.rank], kMessage, own.rank, {kind, action.micro_batch, own.chunk}});
+    events_.push_back({end, kMessage, own.rank, {kind, action.micro_batch, own.chunk}});
   }
 
   const PipelineShape& shape_;
-  const std::vector<Order>& orders_;
-  std::vector<std::size_t> next_;
-  std::vector<std::int64_t> now_;
-  std::vector<std::vector<int>> backwards_left_;          // (rank, chunk)
-  std::vector<std::int64_t> forward_end_, backward_end_;  // (chunk in layer order, micro-batch)
+  std::vector<std::vector<int>> backwards_left_;  // (rank, chunk)
   std::vector<Event> events_;
 };
 
@@ -265,11 +303,14 @@ void check_pipeline_shape(const PipelineShape& shape) {
                to_string(shape.kind));
 }
 
+double schedule_s(const PipelineShape& shape, const ActionSeconds& seconds, double message_s) {
+  const auto ignore = [](PipelineChunk, const Action&, double, double) {};
+  return ScheduleClock(shape, compute_orders(shape), message_s, seconds, ignore).run();
+}
+
 PipelineSchedule make_pipeline_schedule(const PipelineShape& shape) {
   check_pipeline_shape(shape);
-  std::vector<Order> orders;
-  for (int rank = 0; rank < shape.stages; ++rank) orders.push_back(compute_order(shape, rank));
-  std::vector<Event> events = IdealClock(shape, orders).events();
+  std::vector<Event> events = Events(shape).list();
   std::ranges::stable_sort(events, [](const Event& a, const Event& b) {
     return a.time != b.time ? a.time < b.time : a.phase < b.phase;
   });

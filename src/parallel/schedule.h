@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -65,8 +66,14 @@ struct PipelineSchedule {
 
 // Throws UserError if the shape does not allow such a schedule.
 void check_pipeline_shape(const PipelineShape& shape);
-// Checks the shape. Sends and receives are ordered so
-// that they cannot deadlock, even if each send blocks until its receive.
+
+// The time of a schedule, if messages between ranks take `message_s` and overlap with compute.
+// `seconds`: of each compute action.
+using ActionSeconds = std::function<double(int rank, const Action& action)>;
+double schedule_s(const PipelineShape& shape, const ActionSeconds& seconds, double message_s);
+
+// Checks the shape. Sends and receives are ordered so that they cannot deadlock,
+// even if each send blocks until its receive.
 PipelineSchedule make_pipeline_schedule(const PipelineShape& shape);
 
 }  // namespace kintsugi

@@ -160,8 +160,8 @@ TEST(EnergyReport, CountersThatDisagreeWithPowerAreDoubtful) {
 TEST(EnergyReport, ComparesTheSameStepsWithThePlan) {
   EnergyReport r = measured_run();
   EnergyContext context{.machine = "mine", .facility = r.facility};
-  context.planned = {{.seconds = 6, .gpu_j = 5e4, .node_j = 7e4},
-                     {.seconds = 8, .gpu_j = 6e4, .node_j = 7.5e4},
+  context.planned = {{.seconds = 6, .gpu_j = 5e4, .node_j = 7e4, .within = 1.1},
+                     {.seconds = 8, .gpu_j = 6e4, .node_j = 7.5e4, .within = 1.2},
                      {.seconds = 9, .gpu_j = 9e4}};
   add_context(context, {60, 40}, r);
   const PlanComparison comparison = compare_with_plan(r);
@@ -172,7 +172,9 @@ TEST(EnergyReport, ComparesTheSameStepsWithThePlan) {
   EXPECT_NEAR(comparison.gpu->measured.watts, 6e6 / 700, 1e-6);
   EXPECT_NEAR(comparison.node->predicted.joules_per_token, 7.2, 1e-9);
   EXPECT_NEAR(comparison.node->measured.joules_per_token, 7.2, 1e-9);
-  EXPECT_THAT(to_text(r), HasSubstr("GPUs: 6 J per token and 8.57 kW, predicted 5.4 J"));
+  EXPECT_THAT(to_text(r), HasSubstr("GPUs: 6 J per token and 8.57 kW, predicted 5.4 J ± 15 %"));
+  // The mean by time of the steps: (360 x 1.1 + 320 x 1.2) / 680.
+  EXPECT_NEAR(r.planned->within, 1.147, 1e-3);
   EXPECT_THAT(to_text(r), HasSubstr("(+11.1 %, +7.9 %)"));
   // Half of the time, of which 80 s of startup on two nodes are left out first: the rest is alike.
   r.source(EnergyLevel::Gpu).covered_s = 1000;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <tuple>
+
 #include "parallel/schedule_timing.h"
 #include "plan/costs/pipeline_time.h"
 #include "plan/search/planner.h"
@@ -19,6 +22,19 @@ TEST(Collectives, RingsInsideANode) {
   EXPECT_NEAR(collective_s(links, Collective::ReduceScatter, bytes), busy, 0.01 * busy);
   EXPECT_NEAR(collective_s(links, Collective::AllReduce, bytes), 2 * busy, 0.01 * busy);
   EXPECT_EQ(collective_s(links_of(machine, {}), Collective::AllReduce, bytes), 0);
+}
+
+// Each of k GPUs on a node has a ring that leaves the node there. Of groups that do not fill their
+// nodes, two share one, and all ranks advance as slowly as those there.
+TEST(Collectives, RingsAcrossNodes) {
+  const Machine machine = load_machine("dgx-h100");
+  const double inside = machine.node.link_gb_s;
+  const GroupLinks all = links_of(machine, {.size = 64, .stride = 1}),
+                   pairs = links_of(machine, {.size = 64, .stride = 4}),
+                   odd = links_of(machine, {.size = 63, .stride = 4});
+  EXPECT_NEAR(all.gb_s, std::min(8 * all.across_gb_s, inside * 8 / 7), 1e-9);
+  EXPECT_NEAR(pairs.gb_s, 2 * pairs.across_gb_s, 1e-9);
+  EXPECT_NEAR(odd.gb_s, odd.across_gb_s, 1e-9);
 }
 
 TEST(Collectives, LevelsOfAMachine) {
@@ -154,6 +170,89 @@ TEST(PipelineTime, IsThatOfTheSchedules) {
         EXPECT_NEAR(pipeline_s(shape, times), exact.makespan, 1e-9)
             << to_string(kind) << " " << stages << " x " << factor * stages;
       }
+}
+
+// Executed in the order of the schedule, with messages, and extrapolated from a few rounds.
+TEST(PipelineTime, ExecutedIsThatOfTheSchedules) {
+  for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
+                                  PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1})
+    for (const int stages : {2, 4, 8})
+      for (const int factor : {1, 2, 5, 20}) {
+        const int chunks = kind == PipelineKind::Interleaved ? 3 : 1;
+        const PipelineShape shape{kind, stages, factor * stages, chunks};
+        const PipelineTiming exact = simulate_pipeline(
+            make_pipeline_schedule(shape),
+            {.forward = 1, .backward_input = 1.5, .backward_weight = 0.5, .message = 0.3});
+        StageTimes times{.weight_share = 0.25, .message = 0.3};
+        times.forward.assign(static_cast<std::size_t>(stages), chunks);
+        times.backward.assign(static_cast<std::size_t>(stages), 2.0 * chunks);
+        times.chunks.assign(static_cast<std::size_t>(stages),
+                            std::vector<ChunkTimes>(static_cast<std::size_t>(chunks), {1, 2}));
+        EXPECT_NEAR(executed_pipeline_s(shape, times) / exact.makespan, 1, 1e-3)
+            << to_string(kind) << " " << stages << " x " << factor * stages;
+      }
+}
+
+// In 1F1B two micro-batches are between neighbouring stages, so that each one waits for one
+// message.
+TEST(PipelineTime, EachMicroBatchWaitsForAMessage) {
+  const auto seconds = [](int micro_batches) {
+    StageTimes times{.forward = {1, 1, 1, 1}, .backward = {2, 2, 2, 2}, .message = 0.25};
+    times.chunks.assign(4, {{1, 2}});
+    return executed_pipeline_s({PipelineKind::OneForwardOneBackward, 4, micro_batches, 1}, times);
+  };
+  EXPECT_NEAR((seconds(200) - seconds(100)) / 100, 3.25, 1e-9);
+}
+
+// The longest path through the actions of a schedule: each follows the one before it on its rank,
+// and the one that makes its input. Found by repeated relaxation.
+double longest_path(const PipelineShape& shape, const std::vector<std::vector<ChunkTimes>>& times) {
+  const PipelineSchedule schedule = make_pipeline_schedule(shape);
+  std::map<std::tuple<bool, int, int, int>, double> end;  // (forward, rank, chunk, micro-batch)
+  double last = 0;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (int rank = 0; rank < shape.stages; ++rank) {
+      double now = 0;
+      for (const Action& a : schedule.ranks[static_cast<std::size_t>(rank)]) {
+        if (!is_compute(a.kind)) continue;
+        const bool forward = a.kind == ActionKind::Forward;
+        const PipelineChunk own{rank, a.chunk};
+        if (const auto from = forward ? previous_chunk(shape, own) : next_chunk(shape, own))
+          now = std::max(now, end[{forward, from->rank, from->chunk, a.micro_batch}]);
+        const ChunkTimes& chunk =
+            times[static_cast<std::size_t>(rank)][static_cast<std::size_t>(a.chunk)];
+        now += forward ? chunk.forward : chunk.backward;
+        double& known = end[{forward, rank, a.chunk, a.micro_batch}];
+        changed = changed || known != now;
+        last = std::max(last, known = now);
+      }
+    }
+  }
+  return last;
+}
+
+// Every fifth chunk has two layers. Their mean is not what ranks wait for.
+TEST(PipelineTime, UnequalChunks) {
+  for (const int factor : {1, 3, 16}) {
+    const PipelineShape shape{PipelineKind::Interleaved, 8, 8 * factor, 4};
+    StageTimes times;
+    for (int rank = 0; rank < 8; ++rank) {
+      std::vector<ChunkTimes> chunks;
+      for (int chunk = 0; chunk < 4; ++chunk) {
+        const double layers = (8 * chunk + rank) % 5 == 0 ? 2 : 1;
+        chunks.push_back({layers, 2 * layers});
+      }
+      times.chunks.push_back(chunks);
+      double layers = 0;
+      for (const ChunkTimes& chunk : chunks) layers += chunk.forward;
+      times.forward.push_back(layers);
+      times.backward.push_back(2 * layers);
+    }
+    const double exact = longest_path(shape, times.chunks);
+    EXPECT_NEAR(executed_pipeline_s(shape, times) / exact, 1, 1e-3) << factor;
+    EXPECT_GT(exact, 1.05 * pipeline_s(shape, times));
+  }
 }
 
 // Seed 001: the bubble is (p - 1) / m of the ideal time, and interleaving divides it.

@@ -339,7 +339,8 @@ void Acceptance::calibrate() {
   std::vector<std::string> words = {"calibrate",   "--output", file.string(),
                                     "--overwrite", "--device", options_.device};
   if (!options_.machine.empty()) words.insert(words.end(), {"--machine", options_.machine});
-  if (!gpus_) words.insert(words.end(), {"--models", "llama-tiny", "--effort", "0.1"});
+  if (!gpus_) words.insert(words.end(), {"--models", "llama-tiny"});
+  if (!own_gpus()) words.insert(words.end(), {"--effort", "0.1"});
   const AcceptTrial trial = start("calibrate", 1, words);
   if (!trial.ran())
     return add_failed({.part = "calibrate", .name = "device"}, trial,

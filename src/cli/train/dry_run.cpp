@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "plan/search/interval.h"
 #include "plan/search/planner.h"
 #include "train/config/changes.h"
 #include "train/engine_options.h"
@@ -237,9 +238,10 @@ namespace {
 PlannedStep planned_step(const RunConfig& stage, const Machine& machine, int ranks) {
   if (stage.layout_auto) user_error("its layout is not known any more");
   if (stage.batch.ramp.on()) user_error("with batch.ramp steps differ");
-  const Evaluation e = Planner(plan_job(stage), machine)
-                           .timing(layout_on(stage, ranks), planned_offload(stage.offload));
-  PlannedStep step{.seconds = e.step_s, .gpu_j = e.gpu_joule};
+  Planner planner(plan_job(stage), machine);
+  const Evaluation e = planner.timing(layout_on(stage, ranks), planned_offload(stage.offload));
+  PlannedStep step{
+      .seconds = e.step_s, .gpu_j = e.gpu_joule, .within = interval_of(planner, e).within};
   if (machine.node.host_w >= 0) step.node_j = e.node_joule;
   return step;
 }

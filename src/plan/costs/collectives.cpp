@@ -2,10 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/error.h"
 
 namespace kintsugi {
+
+namespace {
+
+// Two groups share a node if their ranks do not fill their nodes.
+std::int64_t fewest_on_a_node(std::int64_t size, std::int64_t per_node) {
+  return size % per_node == 0 ? per_node : std::gcd(size, per_node);
+}
+
+}  // namespace
 
 GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
   const NodeSpec& node = machine.node;
@@ -28,10 +38,12 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
   const double nodes = static_cast<double>(links.nodes);
   const double crowd =
       network.crowded_nodes > 0 ? 1 + std::pow(nodes / network.crowded_nodes, network.crowding) : 1;
-  // The ranks of a group on one node use their network adapters together.
+  // The ranks of a group on one node use their network adapters together: each has a ring that
+  // leaves the node there, and of its bytes inside the node those of the other rings.
   links.across_gb_s = network.gb_s / crowd;
-  const double across = links.across_gb_s * static_cast<double>(per_node);
-  links.gb_s = per_node > 1 ? std::min(inside, across) : across;
+  const double rings = static_cast<double>(per_node);
+  links.gb_s = links.across_gb_s * static_cast<double>(fewest_on_a_node(group.size, per_node));
+  if (per_node > 1) links.gb_s = std::min(links.gb_s, inside * rings / (rings - 1));
   // All ranks of a ring advance in lockstep: every hop takes as long as the slowest.
   links.ring_us = static_cast<double>(group.size - 1) * network.latency_us;
   links.tree_us =

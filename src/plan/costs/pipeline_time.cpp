@@ -49,4 +49,39 @@ double pipeline_s(const PipelineShape& shape, const StageTimes& t) {
   return 0;
 }
 
+double executed_pipeline_s(const PipelineShape& shape, const StageTimes& t) {
+  // Other programs interleave any number of micro-batches.
+  const int rest = shape.micro_batches % shape.stages;
+  if (shape.stages == 1 || (shape.chunks > 1 && rest != 0)) return pipeline_s(shape, t);
+  const bool stops = sum(t.stops) > 0;
+  const ActionSeconds seconds = [&](int rank, const Action& action) {
+    const ChunkTimes& chunk = t.chunks[rank][action.chunk];
+    const double stop = stops ? t.stops[rank] / (2 * shape.chunks) : 0;
+    switch (action.kind) {
+      case ActionKind::Forward:
+        return chunk.forward + stop;
+      case ActionKind::BackwardInput:
+        return chunk.backward * (1 - t.weight_share) + stop;
+      case ActionKind::BackwardWeight:
+        return chunk.backward * t.weight_share;
+      default:
+        return chunk.backward + stop;
+    }
+  };
+  // Messages that are waited for are the stops.
+  const auto executed = [&](int micro_batches) {
+    return schedule_s({shape.kind, shape.stages, micro_batches, shape.chunks}, seconds,
+                      stops ? 0 : t.message);
+  };
+  const double filling = 2 * (shape.stages - 1) * t.first_message;
+  // After the first rounds of `stages` micro-batches, each takes as long as the next.
+  constexpr int kFirst = 4, kMore = 2;
+  const int first = kFirst * shape.stages + rest, second = first + kMore * shape.stages;
+  if (shape.micro_batches <= second) return filling + executed(shape.micro_batches);
+  const double longer = executed(second),
+               one = std::max((longer - executed(first)) / (second - first),
+                              busy_s(t, slowest_stage(t)));
+  return filling + longer + (shape.micro_batches - second) * one;
+}
+
 }  // namespace kintsugi

@@ -10,8 +10,6 @@
 
 namespace kintsugi {
 
-constexpr double kLarge = 1.6;  // from here on an interval is told as a factor
-
 template <class V>
 void describe(V& v, StepInterval& i) {
   v("kind", i.kind);
@@ -35,16 +33,11 @@ StepKind step_kind(const PlanJob& job, const Evaluation& e, const Machine& machi
   return e.layout.ranks() > machine.node.gpus ? StepKind::Nodes : StepKind::Node;
 }
 
-std::string interval_text(double within) {
-  return within < kLarge ? fmt::format("± {:.0f} %", 100 * (within - 1))
-                         : fmt::format("within a factor of {:.1f}", within);
-}
-
 std::string StepInterval::text() const { return interval_text(within); }
 
 std::string StepInterval::short_text() const {
-  return within < kLarge ? fmt::format("{:.0f}%", 100 * (within - 1))
-                         : fmt::format("x{:.1f}", within);
+  return within < kLargeInterval ? fmt::format("{:.0f}%", 100 * (within - 1))
+                                 : fmt::format("x{:.1f}", within);
 }
 
 const StepInterval& StepIntervals::of(StepKind kind) const {

@@ -17,9 +17,6 @@ inline constexpr EnumWords<5> kEnumWords<StepKind> = {"several nodes", "one node
                                                       "much waiting", "mixture of experts"};
 StepKind step_kind(const PlanJob& job, const Evaluation& evaluation, const Machine& machine);
 
-// "± 14 %", or "within a factor of 2.9".
-std::string interval_text(double within);
-
 // How far measured step times were from predicted ones.
 struct StepInterval {
   StepKind kind = StepKind::Nodes;

@@ -153,6 +153,25 @@ std::vector<RegionBytes> Planner::memory(const Layout& l, const StateOffload& of
 
 // ---- time
 
+// What its operations take.
+Planner::StageCost Planner::chunk_cost(const Layout& l, const MicroBatchCost& p,
+                                       const StageLayers& chunk) const {
+  StageCost cost;
+  for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer) {
+    const LayerCosts& of = p.layers[layers_.kind(layer)];
+    const BlockCost& block = layer % l.recompute_every == 0 ? of.recomputed : of.plain;
+    cost.forward += block.forward;
+    cost.backward += block.backward;
+    cost.first_s += block.first_s;
+  }
+  if (chunk.embedding) {
+    cost.forward += p.embedding_forward;
+    cost.backward += p.embedding_backward;
+  }
+  if (chunk.head) cost.forward += p.head;  // includes the backward of the head
+  return cost;
+}
+
 Planner::StageCost Planner::stage_cost(const Layout& l, const StateOffload& offload,
                                        const MicroBatchCost& p, int stage) {
   const Stages& all = stages(l);
@@ -160,18 +179,10 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const StateOffload& offl
   int layers = 0;
   for (const StageLayers& chunk : all.chunks[static_cast<std::size_t>(stage)]) {
     layers += chunk.last_layer - chunk.first_layer;
-    for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer) {
-      const LayerCosts& of = p.layers[layers_.kind(layer)];
-      const BlockCost& block = layer % l.recompute_every == 0 ? of.recomputed : of.plain;
-      cost.forward += block.forward;
-      cost.backward += block.backward;
-      cost.first_s += block.first_s;
-    }
-    if (chunk.embedding) {
-      cost.forward += p.embedding_forward;
-      cost.backward += p.embedding_backward;
-    }
-    if (chunk.head) cost.forward += p.head;  // includes the backward of the head
+    const StageCost of = chunk_cost(l, p, chunk);
+    cost.forward += of.forward;
+    cost.backward += of.backward;
+    cost.first_s += of.first_s;
   }
   add_heat(machine_.gpu, cost.forward, cost.backward);
   const StateTrace& held = state(l, offload, all.contents[static_cast<std::size_t>(stage)], stage);
@@ -284,7 +295,16 @@ double Planner::offload_wait_s(const Evaluation& e, const std::vector<StageCost>
 }
 
 Evaluation Planner::evaluate(const Layout& l, const StateOffload& offload) {
-  Evaluation e = timing(l, offload);
+  return with_memory(timing(l, offload));
+}
+
+Evaluation Planner::estimate(const Layout& l, const StateOffload& offload) {
+  return with_memory(timing(l, offload, PipelineAs::EqualChunks));
+}
+
+Evaluation Planner::with_memory(Evaluation e) {
+  const Layout& l = e.layout;
+  const StateOffload& offload = e.offload;
   const std::vector<RegionBytes> bytes = memory(l, offload);
   for (std::size_t stage = 0; stage < bytes.size(); ++stage)
     if (const double all = static_cast<double>(total(bytes[stage])); all > e.memory_bytes) {
@@ -329,7 +349,30 @@ StageTimes Planner::stage_times(const Layout& l, const std::vector<StageCost>& c
   return times;
 }
 
+// What a stage waits for is spread over its chunks by what they compute.
+std::vector<ChunkTimes> Planner::chunk_times(const Layout& l, const MicroBatchCost& p, int stage,
+                                             const StageCost& of_stage) {
+  std::vector<ChunkTimes> times;
+  ChunkTimes all;
+  for (const StageLayers& chunk : stages(l).chunks[static_cast<std::size_t>(stage)]) {
+    const StageCost cost = chunk_cost(l, p, chunk);
+    times.push_back({cost.forward.total_s, cost.backward.total_s});
+    all.forward += cost.forward.total_s;
+    all.backward += cost.backward.total_s;
+  }
+  const auto scale = [](double& time, double to, double from) { time *= from > 0 ? to / from : 0; };
+  for (ChunkTimes& chunk : times) {
+    scale(chunk.forward, of_stage.forward.total_s, all.forward);
+    scale(chunk.backward, of_stage.backward.total_s, all.backward);
+  }
+  return times;
+}
+
 Evaluation Planner::timing(const Layout& l, const StateOffload& offload) {
+  return timing(l, offload, PipelineAs::Executed);
+}
+
+Evaluation Planner::timing(const Layout& l, const StateOffload& offload, PipelineAs as) {
   Evaluation e{.layout = l, .offload = offload};
   const MicroBatchCost& p = micro_batch_cost(l);
   const double m = static_cast<double>(micro_batches_per_step(l, job_.batch));
@@ -339,7 +382,11 @@ Evaluation Planner::timing(const Layout& l, const StateOffload& offload) {
   const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
   StageTimes times = stage_times(l, costs, message);
   times.weight_share = p.weight_share;
-  const double pipeline_time = pipeline_s(shape, times);
+  const bool executed = as == PipelineAs::Executed && l.pp > 1;
+  for (int stage = 0; executed && stage < l.pp; ++stage)
+    times.chunks.push_back(chunk_times(l, p, stage, costs[static_cast<std::size_t>(stage)]));
+  const double pipeline_time =
+      executed ? executed_pipeline_s(shape, times) : pipeline_s(shape, times);
   const std::size_t at = slowest_stage(times);
   const double slowest = times.forward[at] + times.backward[at] + times.stops[at];
   const StageCost& c = costs[at];

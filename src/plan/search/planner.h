@@ -50,6 +50,8 @@ class Planner {
 
   // With `offload`, state or gradients are in host memory, and updated on the device.
   Evaluation evaluate(const Layout& layout, const StateOffload& offload = {});
+  // The same in a tenth of the time: a pipeline takes as long as one with equal chunks.
+  Evaluation estimate(const Layout& layout, const StateOffload& offload = {});
   // Evaluates everything except the memory.
   Evaluation timing(const Layout& layout, const StateOffload& offload = {});
   // The arena of each stage.
@@ -99,16 +101,23 @@ class Planner {
   const std::vector<HeldMicroBatches>& held(const Layout& layout);
   const Stages& stages(const Layout& layout);
   GroupLinks links(const Layout& layout, GroupKind kind) const;
+  enum class PipelineAs : std::uint8_t { EqualChunks, Executed };
+  Evaluation timing(const Layout& layout, const StateOffload& offload, PipelineAs as);
+  Evaluation with_memory(Evaluation e);
   BlockCost block_cost(const BlockTrace& trace, const Software& software,
                        const LinksOf& links) const;
   LayerCosts layer_costs(const LayerTraces& traces, Recompute recompute, const Software& software,
                          const LinksOf& links) const;
+  StageCost chunk_cost(const Layout& layout, const MicroBatchCost& cost,
+                       const StageLayers& chunk) const;
   StageCost stage_cost(const Layout& layout, const StateOffload& offload,
                        const MicroBatchCost& cost, int stage);
   double host_copy_s(std::int64_t bytes) const;
   double message_s(const Layout& layout, const MicroBatchCost& cost) const;
   StageTimes stage_times(const Layout& layout, const std::vector<StageCost>& costs,
                          double message) const;
+  std::vector<ChunkTimes> chunk_times(const Layout& layout, const MicroBatchCost& cost, int stage,
+                                      const StageCost& of_stage);
   void add_data(const Layout& layout, const std::vector<StageCost>& costs, Evaluation& e);
   double offload_wait_s(const Evaluation& e, const std::vector<StageCost>& costs);
   void finish(Evaluation& e, double busy_s) const;

@@ -241,12 +241,13 @@ class Misses {
     if (e.fits && e.offload.on) keep_best(e.offload.gradients ? "gradients" : "state", e, value);
     if (!e.fits) keep_best(fmt::format("more memory, zero{}", e.layout.zero), e, value);
   }
-  std::vector<SearchResult::Miss> list(const std::vector<Evaluation>& best, const Machine& machine,
+  std::vector<SearchResult::Miss> list(const std::vector<Evaluation>& best, Planner& planner,
                                        RankBy rank_by) const {
+    const Machine& machine = planner.machine();
     std::vector<SearchResult::Miss> misses;
     if (best.empty()) return misses;
     for (const auto& [key, found] : best_) {
-      const Evaluation& e = found.second;
+      const Evaluation e = planner.evaluate(found.second.layout, found.second.offload);
       const bool listed = std::any_of(best.begin(), best.end(),
                                       [&](const Evaluation& other) { return same_plan(other, e); });
       const bool known = std::any_of(misses.begin(), misses.end(), [&](const auto& miss) {
@@ -297,14 +298,13 @@ class Search {
     if (progress_) for_each([&](const Layout&) { ++total_; });
     for_each([&](const Layout& layout) {
       if (progress_) progress_(result_.layouts, total_);
-      consider(planner_.evaluate(layout, offload));
+      consider(planner_.estimate(layout, offload));
     });
   }
   bool some_fit() const { return result_.fitting > 0; }
   SearchResult result() {
-    std::sort_heap(found_.begin(), found_.end(), worse);
-    for (const auto& [value, e] : found_) result_.best.push_back(e);
-    result_.misses = misses_.list(result_.best, planner_.machine(), limits_.rank_by);
+    for (const Found& one : evaluated()) result_.best.push_back(one.second);
+    result_.misses = misses_.list(result_.best, planner_, limits_.rank_by);
     return std::move(result_);
   }
 
@@ -312,13 +312,34 @@ class Search {
   using Found = std::pair<double, Evaluation>;
   static bool worse(const Found& a, const Found& b) { return a.first < b.first; }
 
+  double value_of(const Evaluation& e) const {
+    return score(e, planner_.machine(), limits_.rank_by) *
+           (limits_.risk ? interval_of(planner_, e).within : 1);
+  }
+
+  // The best layouts, from the best estimate on until no other one can be among them: few layouts
+  // take less than their estimate, and then a few percent.
+  std::vector<Found> evaluated() {
+    constexpr double kOver = 1.03;
+    std::sort_heap(found_.begin(), found_.end(), worse);
+    std::vector<Found> best;
+    const auto wanted = static_cast<std::size_t>(limits_.best);
+    for (const auto& [estimated, found] : found_) {
+      if (best.size() == wanted && estimated > kOver * best.back().first) break;
+      const Evaluation e = planner_.evaluate(found.layout, found.offload);
+      const Found one{value_of(e), e};
+      best.insert(std::upper_bound(best.begin(), best.end(), one, worse), one);
+      if (best.size() > wanted) best.pop_back();
+    }
+    return best;
+  }
+
   void consider(const Evaluation& e) {
     const Machine& machine = planner_.machine();
     ++result_.layouts;
     if (result_.smallest.memory_bytes == 0 || e.memory_bytes < result_.smallest.memory_bytes)
       result_.smallest = e;
-    const double value =
-        score(e, machine, limits_.rank_by) * (limits_.risk ? interval_of(planner_, e).within : 1);
+    const double value = value_of(e);
     // The strings of near misses cost more than the evaluation: skip layouts that are far away.
     const bool near = fastest_ == 0 || value < 1.5 * fastest_;
     if (near) misses_.consider(e, value, machine.gpu.memory_gb * 1e9);
@@ -327,11 +348,13 @@ class Search {
     fastest_ = fastest_ == 0 ? value : std::min(fastest_, value);
     found_.emplace_back(value, e);
     std::push_heap(found_.begin(), found_.end(), worse);
-    if (static_cast<int>(found_.size()) > limits_.best) {
+    if (static_cast<int>(found_.size()) > limits_.best + kEstimates) {
       std::pop_heap(found_.begin(), found_.end(), worse);
       found_.pop_back();
     }
   }
+
+  static constexpr int kEstimates = 500;  // candidates for the best layouts
 
   Planner& planner_;
   const SearchLimits& limits_;
