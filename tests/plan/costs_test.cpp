@@ -193,15 +193,15 @@ TEST(PipelineTime, ExecutedIsThatOfTheSchedules) {
       }
 }
 
-// In 1F1B two micro-batches are between neighbouring stages, so that each one waits for one
-// message.
-TEST(PipelineTime, EachMicroBatchWaitsForAMessage) {
+// In 1F1B the first of p stages has p micro-batches under way, and each of them passes through all
+// stages, with 2 (p - 1) messages, before the first stage can begin the next one.
+TEST(PipelineTime, MicroBatchesWaitForMessages) {
   const auto seconds = [](int micro_batches) {
     StageTimes times{.forward = {1, 1, 1, 1}, .backward = {2, 2, 2, 2}, .message = 0.25};
     times.chunks.assign(4, {{1, 2}});
     return executed_pipeline_s({PipelineKind::OneForwardOneBackward, 4, micro_batches, 1}, times);
   };
-  EXPECT_NEAR((seconds(200) - seconds(100)) / 100, 3.25, 1e-9);
+  EXPECT_NEAR((seconds(200) - seconds(100)) / 100, 3 + 2 * 0.25 * 3 / 4, 1e-9);
 }
 
 // The longest path through the actions of a schedule: each follows the one before it on its rank,
