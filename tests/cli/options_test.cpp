@@ -18,6 +18,7 @@ class EveryOption : public testing::Test {
   EveryOption() {
     add_data_command(app_);
     add_train_command(app_);
+    add_ctl_command(app_);
     add_generate_command(app_);
     add_chat_command(app_);
     add_serve_command(app_);
@@ -28,6 +29,7 @@ class EveryOption : public testing::Test {
     add_plan_command(app_);
     add_calibrate_command(app_);
     add_launch_command(app_);
+    add_campaign_command(app_);
     add_doctor_command(app_);
     add_accept_command(app_);
     add_report_command(app_);
