@@ -76,6 +76,7 @@ int run_command_line(int argc, char** argv) {
   add_plan_command(app);
   add_calibrate_command(app);
   add_launch_command(app);
+  add_campaign_command(app);
   add_doctor_command(app);
   add_accept_command(app);
   add_report_command(app);

@@ -24,6 +24,7 @@ void add_data_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
 void add_launch_command(CLI::App& app);
+void add_campaign_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_accept_command(CLI::App& app);
 void add_report_command(CLI::App& app);

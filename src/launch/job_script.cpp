@@ -410,12 +410,19 @@ std::string job_script(const Machine& machine, const LaunchOptions& options, con
   text += environment_of(machine, job, !options.container.empty());
   text +=
       fmt::format(kEndTime, chain ? "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" : "$SLURM_JOB_ID");
+  if (!options.first.empty()) text += fmt::format("\n{} || exit\n", quoted_words(options.first));
   text += supervised(job, paths.program) + kStatus;
   if (chain || job.requeue || !options.no_requeue) text += kAsked;
   if (chain) text += kChain;
   if (!chain && job.requeue) text += kRequeue;
   if (!chain && !options.no_requeue) text += kRetry;
   return text + fmt::format(kEnd, "status");
+}
+
+std::string quoted_words(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
+  return text;
 }
 
 std::string launcher_text(const JobDescription& job) {
@@ -433,8 +440,7 @@ std::string command_script(const Machine& machine, const LaunchOptions& options,
       fmt::format("#!/bin/bash\n# {} on {}: {} x {}, by kintsugi launch.\n", job.name, machine.name,
                   format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"));
   text += header_of(machine, options, paths, job, false) + environment_of(machine, job, false) +
-          "\nexec";
-  for (const std::string& word : command) text += " " + shell_quoted(word);
+          "\nexec " + quoted_words(command);
   return text + "\n";
 }
 

@@ -27,6 +27,8 @@ struct LaunchOptions {
   double signal_s = 0;        // 0: the machine's
   std::string exclude = {};   // nodes, as Slurm writes them
   std::string cpu_bind = {};  // empty: as the machine says
+  // A command that runs first in the job. If it fails, the job ends with its exit code.
+  std::vector<std::string> first = {};
 };
 
 // Where the files of a job are; all paths are absolute.
@@ -71,5 +73,6 @@ std::string local_script(const JobDescription& job, const JobPaths& paths);
 
 std::string slurm_time(double seconds);             // "2-00:00:00"
 std::string shell_quoted(const std::string& text);  // one word for bash, nothing expanded
+std::string quoted_words(const std::vector<std::string>& words);  // a command for bash
 
 }  // namespace kintsugi

@@ -1,6 +1,7 @@
 #include "launch/matrix.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -69,22 +70,6 @@ std::string file_name(std::string text) {
   return text;
 }
 
-// model: llama-tiny is the preset; data.train: en.txt is a list with one file.
-std::string override_of(const std::string& key, const YAML::Node& value) {
-  if (key == "model" && value.IsScalar()) return "model.preset=" + flow_text(value);
-  if (key == "data.train" && value.IsScalar())
-    return "data.train=[{path: " + flow_text(value) + "}]";
-  return key + "=" + flow_text(value);
-}
-
-std::string label_for(const std::string& key, const YAML::Node& value, std::size_t index) {
-  const std::string label = label_of(value);
-  const std::string text = label.empty() ? std::to_string(index + 1) : label;
-  if (key == "model" || key == "data.train") return file_name(text);
-  const std::size_t dot = key.rfind('.');
-  return file_name((dot == std::string::npos ? key : key.substr(dot + 1)) + "-" + text);
-}
-
 Axis read_axis(const std::string& key, const YAML::Node& values, const std::string& where) {
   if (key == "run.dir")
     user_error("{}: matrix.run.dir: the cells have their own directories below run.dir", where);
@@ -124,34 +109,60 @@ std::string without_matrix(const std::string& text, const YAML::Node& root,
   return rest;
 }
 
+struct LabelledCell {
+  std::vector<std::string> labels, overrides;
+};
+
 std::vector<MatrixCell> combine(const std::vector<Axis>& axes) {
-  std::vector<MatrixCell> cells(1);
+  std::vector<LabelledCell> cells(1);
   for (const Axis& axis : axes) {
-    std::vector<MatrixCell> more;
-    for (const MatrixCell& cell : cells)
+    std::vector<LabelledCell> more;
+    for (const LabelledCell& cell : cells)
       for (const Axis::Value& value : axis.values) {
-        MatrixCell next = cell;
-        next.name += (next.name.empty() ? "" : "_") + value.label;
+        LabelledCell next = cell;
+        next.labels.push_back(value.label);
         next.overrides.push_back(value.override);
         more.push_back(std::move(next));
       }
     cells = std::move(more);
   }
+  std::vector<MatrixCell> named;
   std::set<std::string> names;
-  for (MatrixCell& cell : cells) {
-    if (cell.name.size() > kLongestName) cell.name.resize(kLongestName);
-    if (cell.name.starts_with('.')) cell.name.insert(0, "_");
-    const std::string name = cell.name;
-    for (int i = 2; !names.insert(cell.name).second; ++i) cell.name = fmt::format("{}-{}", name, i);
-  }
-  return cells;
-}
-
-bool overlap(const std::string& a, const std::string& b) {
-  return a == b || a.starts_with(b + ".") || b.starts_with(a + ".");
+  for (LabelledCell& cell : cells)
+    named.push_back({axes.empty() ? "" : cell_name(cell.labels, names), std::move(cell.overrides)});
+  return named;
 }
 
 }  // namespace
+
+// model: llama-tiny is the preset; data.train: en.txt is a list with one file.
+std::string override_of(const std::string& key, const YAML::Node& value) {
+  if (key == "model" && value.IsScalar()) return "model.preset=" + flow_text(value);
+  if (key == "data.train" && value.IsScalar())
+    return "data.train=[{path: " + flow_text(value) + "}]";
+  return key + "=" + flow_text(value);
+}
+
+std::string label_for(const std::string& key, const YAML::Node& value, std::size_t index) {
+  const std::string label = label_of(value);
+  const std::string text = label.empty() ? std::to_string(index + 1) : label;
+  if (key == "model" || key == "data.train") return file_name(text);
+  const std::size_t dot = key.rfind('.');
+  return file_name((dot == std::string::npos ? key : key.substr(dot + 1)) + "-" + text);
+}
+
+bool keys_overlap(const std::string& a, const std::string& b) {
+  return a == b || a.starts_with(b + ".") || b.starts_with(a + ".");
+}
+
+std::string cell_name(const std::vector<std::string>& labels, std::set<std::string>& names) {
+  std::string plain = fmt::format("{}", fmt::join(labels, "_"));
+  if (plain.size() > kLongestName) plain.resize(kLongestName);
+  if (plain.starts_with('.')) plain.insert(0, "_");
+  std::string name = plain;
+  for (int i = 2; !names.insert(name).second; ++i) name = fmt::format("{}-{}", plain, i);
+  return name;
+}
 
 Matrix read_matrix(const std::string& text, const std::string& source) {
   const YAML::Node root = load_yaml(text, source);
@@ -168,7 +179,7 @@ Matrix read_matrix(const std::string& text, const std::string& source) {
     const std::string where = fmt::format("{} line {}", source, item.first.Mark().line + 1);
     axes.push_back(read_axis(item.first.Scalar(), item.second, where));
     for (std::size_t i = 0; i + 1 < axes.size(); ++i)
-      if (overlap(axes[i].key, axes.back().key))
+      if (keys_overlap(axes[i].key, axes.back().key))
         user_error("{}: matrix has {} and {}, which set the same values", where, axes[i].key,
                    axes.back().key);
     cells *= axes.back().values.size();
@@ -183,7 +194,7 @@ Matrix read_matrix(const std::string& text, const std::string& source) {
 void check_overrides(const Matrix& matrix, const std::vector<std::string>& overrides) {
   for (const std::string& override : overrides)
     for (const std::string& key : matrix.keys)
-      if (overlap(override.substr(0, override.find('=')), key))
+      if (keys_overlap(override.substr(0, override.find('=')), key))
         user_error("--set {}: the matrix varies {}: remove one of them", override, key);
 }
 

@@ -156,10 +156,12 @@ void check_partition(const std::vector<SlurmPartition>& partitions, const std::s
         plain(*found), slurm_time(*found->limit_s), slurm_time(job_s));
 }
 
-std::string submit_job(const std::filesystem::path& script) {
+std::string submit_job(const std::filesystem::path& script, const Words& options) {
+  Words command = {"sbatch", "--parsable"};
+  command.insert(command.end(), options.begin(), options.end());
+  command.push_back(script.string());
   // Variables such as SBATCH_PARTITION would override the lines of the script.
-  const ChildOutput answer =
-      demand({"sbatch", "--parsable", script.string()}, kSubmit_s, {"SBATCH_"});
+  const ChildOutput answer = demand(command, kSubmit_s, {"SBATCH_"});
   const std::string line = first_line(answer.out);
   const std::string id = line.substr(0, line.find(';'));  // "17;cluster"
   if (!is_job_id(id)) failure("sbatch answered '{}' instead of a job id", line);

@@ -28,8 +28,9 @@ std::optional<double> parse_slurm_time(const std::string& text);
 void check_partition(const std::vector<SlurmPartition>& partitions, const std::string& partition,
                      std::int64_t nodes, double job_s);
 
-// Submits a script and returns the job's id.
-std::string submit_job(const std::filesystem::path& script);
+// Submits a script and returns the job's id. `options` count before the lines of the script.
+std::string submit_job(const std::filesystem::path& script,
+                       const std::vector<std::string>& options = {});
 
 struct SlurmJobState {
   std::string id = {};      // "17" or "17_3"

@@ -28,6 +28,7 @@ class EveryOption : public testing::Test {
     add_plan_command(app_);
     add_calibrate_command(app_);
     add_launch_command(app_);
+    add_campaign_command(app_);
     add_doctor_command(app_);
     add_accept_command(app_);
     add_report_command(app_);

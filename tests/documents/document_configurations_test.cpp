@@ -18,8 +18,9 @@
 namespace kintsugi {
 namespace {
 
-// Blocks that begin with these keys are other files: a task, a machine, a matrix of runs.
-const std::set<std::string> kOtherFiles = {"task", "topology", "matrix", "name"};
+// Blocks that begin with these keys are other files: a task, a machine, a matrix of runs, a
+// campaign.
+const std::set<std::string> kOtherFiles = {"task", "topology", "matrix", "name", "campaign"};
 
 // With what the block leaves out, and a preset for weights that are not here.
 std::string completed(YAML::Node config) {

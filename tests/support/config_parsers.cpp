@@ -14,6 +14,9 @@
 #include "core/hash.h"
 #include "energy/meters/find_meters.h"
 #include "energy/meters/meter.h"
+#include "launch/campaign/definition.h"
+#include "launch/campaign/graph.h"
+#include "launch/campaign/record.h"
 #include "launch/job_description.h"
 #include "launch/matrix.h"
 #include "launch/node_ledger.h"
@@ -492,15 +495,55 @@ FileParser reference() {
       .read = [](const fs::path& directory) { load_reference(directory / "a.safetensors", 3); }};
 }
 
+// ---- campaigns
+
+FileParser campaign_yaml() {
+  FileParser parser{
+      .name = "campaign-yaml", .samples = {}, .damaged = {}, .read = [](const fs::path& directory) {
+        const CampaignGraph graph(parse_campaign(content_of(directory / "c.yaml"), "c.yaml"));
+        for (const CampaignTask& task : graph.tasks())
+          graph.overrides_of(task, [&](std::size_t best) {
+            return graph.tasks_of(graph.node_of(graph.task(best)).of).front();
+          });
+      }};
+  parser.samples.push_back(
+      {{"c.yaml",
+        "campaign: {dir: c, max_gpu_hours: 3}\nlaunch: {machine: h200, time: 2h, requeue: true}\n"
+        "nodes:\n  a: {run: r.yaml, zip: {x: [1, 2], y: [a, {z: 3}]}, list: [{s: 1}, {s: 2}], "
+        "filter: \"x * 2 < 8 and (s == 1 or not s > 3)\"}\n  b: {best: {of: a, order: highest}}\n"
+        "  c: {like: b, from: b, at: [10, 20]}\n  d: {command: 'ls {c} {self}', after: [b]}\n"}});
+  return parser;
+}
+
+FileParser campaign_records() {
+  const CampaignSnapshot snapshot{.source = "c.yaml",
+                                  .text = "campaign: {dir: c}\n",
+                                  .working_directory = "/home/u",
+                                  .local = true,
+                                  .max_gpu_hours = 2,
+                                  .configs = {{"r.yaml", "run: {dir: x}\n"}}};
+  return {.name = "campaign-records",
+          .samples = {{{"snapshot.json", to_json(snapshot)},
+                       {"plan.json", to_json(TaskPlan{.fingerprint = "0f", .job_ids = {"41"}})},
+                       {"progress.json", to_json(TaskProgress{.began_s = 3, .chosen = "a/b"})}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            snapshot_from_json(content_of(directory / "snapshot.json"), "s");
+            plan_from_json(content_of(directory / "plan.json"), "p");
+            progress_from_json(content_of(directory / "progress.json"), "t");
+          }};
+}
+
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(),   overrides(),     model_yaml(),     machine_yaml(),
-          hf_config(),    peft_config(),   peft_directory(), checkpoint(),
-          checksums(),    measured_rows(), memory_rows(),    trial_log(),
-          tuning_cache(), step_replay(),   topology(),       job_description(),
-          node_ledger(),  run_files(),     memory_file(),    energy_tree(),
-          reference(),    profile_file(),  program_yaml(),   step_intervals_yaml()};
+  return {run_config(),    overrides(),        model_yaml(),     machine_yaml(),
+          hf_config(),     peft_config(),      peft_directory(), checkpoint(),
+          checksums(),     measured_rows(),    memory_rows(),    trial_log(),
+          tuning_cache(),  step_replay(),      topology(),       job_description(),
+          node_ledger(),   run_files(),        memory_file(),    energy_tree(),
+          reference(),     profile_file(),     program_yaml(),   step_intervals_yaml(),
+          campaign_yaml(), campaign_records()};
 }
 
 }  // namespace kintsugi

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/launch/acceptance.h"
 #include "cli/launch/prepare.h"
+#include "cli/launch/submit.h"
 #include "cli/launch/watch.h"
 #include "cli/options.h"
 #include "core/error.h"
@@ -32,138 +33,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files that are removed, or get their old content back, unless keep() is called.
-class NewFiles {
- public:
-  NewFiles() = default;
-  ~NewFiles() {
-    std::error_code ignored;
-    for (auto& [path, before] : files_) {
-      try {
-        before ? write_private_file(path, before->text) : void(fs::remove(path, ignored));
-        if (before) fs::permissions(path, before->permissions, ignored);
-      } catch (const std::exception& error) {
-        log_message(LogLevel::Error, error.what());
-      }
-    }
-    for (auto one = folders_.rbegin(); one != folders_.rend(); ++one) fs::remove(*one, ignored);
-  }
-  NewFiles(const NewFiles&) = delete;
-  NewFiles& operator=(const NewFiles&) = delete;
-
-  void create_folders(const fs::path& folder) {
-    std::vector<fs::path> missing;
-    std::error_code error;
-    for (fs::path one = folder; !one.empty() && !fs::exists(one, error); one = one.parent_path())
-      missing.push_back(one);
-    for (auto one = missing.rbegin(); one != missing.rend(); ++one) {
-      if (!fs::create_directory(*one, error) && error)
-        failure("cannot create {}: {}", one->string(), error.message());
-      folders_.push_back(*one);
-    }
-  }
-  void write(const fs::path& path, const std::string& text) {
-    remember(path);
-    write_file_atomically(path, text);
-  }
-  void write(const fs::path& path, const RunConfig& config) {
-    remember(path);
-    write_config_file(path, config);
-  }
-  void keep() {
-    files_.clear();
-    folders_.clear();
-  }
-
- private:
-  struct OldFile {
-    std::string text;
-    fs::perms permissions;
-  };
-  void remember(const fs::path& path) {
-    std::optional<OldFile> before;
-    if (fs::exists(path)) before = {read_text_file(path), fs::status(path).permissions()};
-    files_.emplace_back(path, std::move(before));
-  }
-
-  std::vector<std::pair<fs::path, std::optional<OldFile>>> files_;
-  std::vector<fs::path> folders_;
-};
-
-void write_job(PreparedRun& run, NewFiles& files) {
-  const fs::path folder = run.job.directory();
-  files.create_folders(folder);
-  if (fs::exists(job_file(run.job.run_dir))) {
-    try {
-      run.job.job_ids = load_job(run.job.run_dir).job_ids;
-    } catch (const UserError& error) {
-      log_warning("{}; it is replaced", error.what());
-    }
-  }
-  run.job.submitted_s = static_cast<std::int64_t>(unix_time_s());
-  files.write(run.job.config, run.config);
-  files.write(folder / "job.sh", run.script);
-  files.write(job_file(run.job.run_dir), to_json(run.job));
-  std::error_code ignored;
-  fs::permissions(folder / "job.sh", fs::perms::owner_exec | fs::perms::group_exec,
-                  fs::perm_options::add, ignored);
-}
-
-// A new job must not obey the end of the last one.
-void clear_ends(const fs::path& run_dir) {
-  std::error_code error;
-  fs::remove(run_dir / "launch" / "exit_code", error);
-  if (fs::remove(run_dir / "stop", error))
-    log_note("removed {}, which asked an earlier job to stop", (run_dir / "stop").string());
-}
-
-// Writes RUN_DIR/launch of each run and submits it to Slurm. If one cannot be submitted, those
-// before it are cancelled, and all files are as before.
-void submit_runs(std::vector<PreparedRun>& runs) {
+void submit(std::vector<PreparedRun>& runs) {
   require_slurm();
-  const std::vector<SlurmPartition> partitions = slurm_partitions();
-  for (const PreparedRun& run : runs)
-    check_partition(partitions, run.partition, run.allocated_nodes, run.job_s);
-  std::vector<std::unique_ptr<NewFiles>> files;
-  std::vector<std::string> submitted;
-  try {
-    for (PreparedRun& run : runs) write_job(run, *files.emplace_back(std::make_unique<NewFiles>()));
-    for (PreparedRun& run : runs) {
-      clear_ends(run.job.run_dir);
-      submitted.push_back(submit_job(run.job.directory() / "job.sh"));
-      run.job.job_ids.push_back(submitted.back());
-      save_job(run.job);
-    }
-  } catch (const std::exception&) {
-    while (!files.empty()) files.pop_back();  // the last first: it is inside of folders of others
-    kill_jobs(submitted);
-    throw;
-  }
-  for (const auto& one : files) one->keep();
-  for (PreparedRun& run : runs) run.lock.reset();  // for its supervisor, which waits for it
+  check_partitions(runs);
+  submit_runs(runs);
   for (const PreparedRun& run : runs)
     fmt::print("submitted job {}: {}\n", run.job.job_ids.back(), run.job.run_dir);
   fmt::print("follow it: kintsugi launch --follow {}\n", runs.front().job.run_dir);
-}
-
-// Runs them here, one after the other. Returns the exit code of the command.
-int run_locally(std::vector<PreparedRun>& runs) {
-  int worst = exit_code::kFinished;
-  for (PreparedRun& run : runs) {
-    NewFiles files;
-    write_job(run, files);
-    clear_ends(run.job.run_dir);
-    files.keep();
-    if (!run.cell.empty()) log_note("cell {} in {}", run.cell, run.job.run_dir);
-    run.lock->pass_on();
-    const int code = run_script(run.job.directory() / "job.sh");
-    run.lock.reset();
-    if (code != exit_code::kFinished) worst = runs.size() == 1 ? code : exit_code::kFailure;
-    if (code == exit_code::kStopped) return code;  // the user stops all of them
-    if (code != exit_code::kFinished && !run.cell.empty())
-      log_warning("cell {} ended with exit code {}", run.cell, code);
-  }
-  return worst;
 }
 
 // Prints what would be submitted.
@@ -277,7 +153,7 @@ void launch(LaunchArguments& arguments) {
     request.options.container = std::filesystem::absolute(request.options.container).string();
   PreparedRuns runs = prepare_runs(request);
   if (request.print || !request.local) {
-    request.print ? print_runs(runs.list) : submit_runs(runs.list);
+    request.print ? print_runs(runs.list) : submit(runs.list);
     if (!request.local && wants_gpus(runs.list)) note_unknown_gpus(request);
     return;
   }

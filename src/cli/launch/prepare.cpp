@@ -237,7 +237,7 @@ PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
 }
 
 void check_request(const LaunchRequest& request) {
-  if (is_stream(request.config))
+  if (!request.text && is_stream(request.config))
     user_error("{}: give a regular file, so that the job can be started again", request.config);
   if (!request.local && request.machine.empty())
     user_error("give --machine (kintsugi plan machines lists the built-in ones), or --local");
@@ -284,7 +284,8 @@ bool wants_gpus(const std::vector<PreparedRun>& runs) {
 
 PreparedRuns prepare_runs(const LaunchRequest& request) {
   check_request(request);
-  const Matrix matrix = read_matrix(read_text_file(request.config), request.config);
+  const Matrix matrix =
+      read_matrix(request.text ? *request.text : read_text_file(request.config), request.config);
   check_overrides(matrix, request.overrides);
   if (static_cast<std::int64_t>(matrix.cells.size()) > request.max_jobs)
     user_error("{} has a matrix of {} cells: raise --max-jobs, which is {}", request.config,
@@ -296,8 +297,8 @@ PreparedRuns prepare_runs(const LaunchRequest& request) {
     PreparedRun run = request.local
                           ? prepare_local(request, cell, std::move(config))
                           : prepare_slurm(request, machine, topology, cell, std::move(config));
-    if (!request.print) run.lock = lock_run(run.job.run_dir);
-    check_data(run.config);
+    if (!request.print && !request.in_job) run.lock = lock_run(run.job.run_dir);
+    if (!request.data_later) check_data(run.config);
     check_checkpoint(run.config);
     return run;
   };

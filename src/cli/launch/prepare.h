@@ -24,6 +24,9 @@ struct LaunchRequest {
   bool local = false;
   std::int64_t ranks = 1;  // with `local`
   std::int64_t max_jobs = 50;
+  std::optional<std::string> text = {};  // of the configuration, instead of the file
+  bool in_job = false;      // it is the job that asks: its launch holds no lock any more
+  bool data_later = false;  // its data need not be there yet
 };
 
 // A run that passed all checks: everything that is needed to write and submit it.

@@ -1,0 +1,194 @@
+#include "cli/campaign/campaign_status.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/file_lock.h"
+#include "core/log.h"
+#include "core/table.h"
+#include "core/units.h"
+#include "energy/carbon.h"
+#include "launch/slurm.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using TaskViews = std::vector<TaskView>;
+
+std::string run_details(const TaskView& view) {
+  const RunStatus& run = *view.run;
+  std::string text = fmt::format("step {} of {}", run.step, run.total_steps);
+  if (run.loss) text += fmt::format(", loss {:.4f}", *run.loss);
+  if (run.valid_loss) text += fmt::format(", validation {:.4f}", *run.valid_loss);
+  if (view.state == TaskState::Running && run.eta_s) text += ", ETA " + format_duration(*run.eta_s);
+  if (view.state == TaskState::Failed || view.state == TaskState::Diverged)
+    text += fmt::format(", {}", printable(run.reason));
+  return text;
+}
+
+std::string details_of(const Campaign& campaign, std::size_t task, const TaskViews& views) {
+  const TaskView& view = views[task];
+  std::string text;
+  if (!view.progress.chosen.empty())
+    text = fmt::format("{} with {} {:.4f}", printable(view.progress.chosen),
+                       campaign.node_of(task).metric, view.progress.value);
+  else if (view.run)
+    text = run_details(view);
+  else if (view.exit_code && *view.exit_code != 0)
+    text = fmt::format("exit code {}", *view.exit_code);
+  if (view.active() && !view.plan.job_ids.empty())
+    text += fmt::format("{}job {}", text.empty() ? "" : ", ", view.plan.job_ids.back());
+  const bool idle = !view.active() && !view.ended();
+  if (idle && !view.progress.refused.empty())
+    text += fmt::format("{}{}", text.empty() ? "" : "; ", printable(view.progress.refused));
+  else if (view.state == TaskState::Blocked)
+    text = missing_need(campaign.graph, task, views);
+  return text;
+}
+
+// How deep a node is in the tree: below the last of those that it follows.
+std::size_t depth_of(const Campaign& campaign, std::size_t task,
+                     const std::vector<std::size_t>& depths) {
+  std::size_t depth = 0;
+  for (const std::size_t need : campaign.graph.task(task).needs)
+    depth = std::max(depth, depths[need] + 1);
+  return depth;
+}
+
+std::string states_of(const std::vector<std::size_t>& tasks, const TaskViews& views) {
+  const auto done = std::count_if(tasks.begin(), tasks.end(),
+                                  [&](std::size_t task) { return views[task].ended(); });
+  return fmt::format("{} of {} done", done, tasks.size());
+}
+
+void add_rows(const Campaign& campaign, const TaskViews& views, Table& table) {
+  std::vector<std::size_t> depths(views.size(), 0);
+  std::string group;
+  for (std::size_t task = 0; task < views.size(); ++task) {
+    depths[task] = depth_of(campaign, task, depths);
+    std::string name = campaign.name_of(task);
+    std::string indent(2 * depths[task], ' ');
+    const std::string& node = campaign.node_of(task).name;
+    if (name != node) {
+      if (group != node)
+        table.add({indent + node, states_of(campaign.graph.tasks_of(node), views), ""});
+      group = node;
+      indent += "  ";
+      name = name.substr(node.size() + 1);
+    }
+    table.add({indent + name, std::string(to_string(views[task].state)),
+               details_of(campaign, task, views)});
+  }
+}
+
+std::string sums_text(const Campaign& campaign, const TaskViews& views) {
+  const double spent = spent_gpu_hours(views), limit = campaign.snapshot.max_gpu_hours;
+  std::string text = fmt::format("spent {:.3g} GPU-hours", spent);
+  if (limit > 0)
+    text += fmt::format(" of {:.6g}, {:.3g} left", limit, std::max(0.0, limit - spent));
+  double joules = 0, planned = 0;
+  for (const TaskView& view : views) {
+    joules += view.joules.value_or(0);
+    if (!view.ended()) planned += std::max(0.0, view.plan.gpu_hours - view.gpu_hours);
+  }
+  if (joules > 0) text += fmt::format(", {}", energy_text(joules));
+  if (planned > 0) text += fmt::format("; what was started needs up to {:.3g} more", planned);
+  return text + "\n";
+}
+
+bool is_locked(const Campaign& campaign) {
+  const fs::path file = campaign_lock(campaign.directory());
+  std::string holder;
+  return fs::exists(file) && FileLock::try_take(file, holder) == nullptr;
+}
+
+// Keeps the result of a task under another name.
+void set_aside(const Campaign& campaign, std::size_t task, const TaskView& view) {
+  const fs::path directory = campaign.directory_of(task);
+  const std::string& name = campaign.name_of(task);
+  if (fs::exists(directory)) {
+    fs::path old;
+    for (int i = 1; fs::exists(old = directory.string() + fmt::format(".old-{}", i)); ++i) {
+    }
+    fs::rename(directory, old);
+    log_note("{} is now {}", directory.string(), old.string());
+  }
+  forget_task(campaign.directory(), name);
+  if (view.gpu_hours > 0)
+    save_plan(campaign.directory(), name, {.earlier_gpu_hours = view.gpu_hours});
+}
+
+void continue_task(const Campaign& campaign, std::size_t task, TaskPlan plan) {
+  fs::remove(campaign.directory_of(task) / "launch/exit_code");
+  plan.fingerprint.clear();
+  save_plan(campaign.directory(), campaign.name_of(task), plan);
+}
+
+}  // namespace
+
+std::string status_text(const Campaign& campaign, const TaskViews& views) {
+  const auto done =
+      std::count_if(views.begin(), views.end(), [](const TaskView& view) { return view.ended(); });
+  std::string text =
+      fmt::format("campaign {}: {} of {} done\n", campaign.directory().string(), done,
+                  format_number(static_cast<std::int64_t>(views.size()), "job"));
+  Table table({Column::text(""), Column::text(""), Column::text("")});
+  add_rows(campaign, views, table);
+  return text + table.text() + sums_text(campaign, views);
+}
+
+void cancel_campaign(const Campaign& campaign, const TaskViews& views) {
+  bool any = false;
+  std::vector<std::string> runs, commands;
+  for (std::size_t task = 0; task < views.size(); ++task) {
+    const TaskView& view = views[task];
+    if (!view.active()) continue;
+    any = true;
+    const bool run = campaign.kind_of(task) == CampaignNodeKind::Run;
+    // A job that has not started must not find it later.
+    if (run && view.state == TaskState::Running)
+      write_file_atomically(campaign.directory_of(task) / "stop", "kintsugi campaign --cancel\n");
+    if (!view.queue.empty())
+      for (const std::string& id : view.plan.job_ids) (run ? runs : commands).push_back(id);
+    fmt::print("{}: {}\n", campaign.name_of(task),
+               view.state == TaskState::Queued ? "removed from the queue"
+               : run                           ? "asked to save and stop"
+               : view.queue.empty()            ? "the command ends first"
+                                               : "cancelled");
+  }
+  stop_jobs(runs);
+  kill_jobs(commands);
+  if (is_locked(campaign)) {
+    write_file_atomically(campaign_stop_file(campaign.directory()), "kintsugi campaign --cancel\n");
+    fmt::print("nothing more is started\n");
+    any = true;
+  }
+  if (!any)
+    user_error("nothing of {} runs: there is nothing to cancel", campaign.directory().string());
+}
+
+void retry_tasks(const Campaign& campaign, const std::vector<std::string>& names,
+                 const TaskViews& views) {
+  std::set<std::size_t> again, aside;
+  for (const std::string& name : names)
+    for (const std::size_t task : campaign.graph.named(name))
+      (views[task].state == TaskState::Failed || views[task].state == TaskState::Stopped ? again
+                                                                                         : aside)
+          .insert(task);
+  std::vector<std::size_t> all(aside.begin(), aside.end());
+  for (const std::size_t task : campaign.graph.followers(all)) aside.insert(task);
+  for (const auto& tasks : {again, aside})
+    for (const std::size_t task : tasks)
+      if (views[task].active())
+        user_error("{} is {}: wait for it, or give --cancel first", campaign.name_of(task),
+                   to_string(views[task].state));
+  for (const std::size_t task : again) continue_task(campaign, task, views[task].plan);
+  for (const std::size_t task : aside) set_aside(campaign, task, views[task]);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,183 @@
+// kintsugi campaign on this machine.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/campaign_files.h"
+#include "support/program_test.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class CampaignCommand : public ProgramTest {
+ protected:
+  CampaignCommand() { write_campaign_files(directory_); }
+
+  Outcome campaign(const std::string& arguments) {
+    return run_kintsugi("campaign campaign.yaml " + arguments);
+  }
+  std::string refused(const std::string& arguments) {
+    const Outcome outcome = campaign(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_THAT(outcome.error, StartsWith("error: "));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+    return outcome.error;
+  }
+  // The same behind the plan.
+  std::string refused_after_plan(const std::string& arguments) {
+    const Outcome outcome = campaign(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_THAT(outcome.out, HasSubstr("Planned: "));
+    return outcome.error;
+  }
+  void replace_in(const std::string& name, const std::string& from, const std::string& to) {
+    std::string text = content_of(name);
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    directory_.write(name, text.replace(at, from.size(), to));
+  }
+  // How often a run was started.
+  std::size_t attempts(const std::string& run) {
+    const std::string lines = content_of("c/" + run + "/launch/attempts.jsonl");
+    return static_cast<std::size_t>(std::count(lines.begin(), lines.end(), '\n'));
+  }
+  double last_loss(const std::string& run) {
+    double loss = 0;
+    std::istringstream lines(content_of("c/" + run + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);)
+      loss = nlohmann::json::parse(line)["loss"].get<double>();
+    return loss;
+  }
+};
+
+// The driver and the run are killed while `long` trains; the same command then does what is
+// missing, with the bits of runs that were started by hand.
+TEST_F(CampaignCommand, IsKilledAndContinuesWithTheSameBits) {
+  run_in_shell(
+      "\"$kintsugi\" campaign campaign.yaml --local --yes >first.txt 2>&1 & driver=$!\n"
+      "until grep -q '\"step\":9,' c/long/metrics.jsonl 2>/dev/null; do\n"
+      "  kill -0 $driver 2>/dev/null || break; sleep 0.02; done\n"
+      "kill -9 $driver; for file in /proc/[0-9]*/cmdline; do\n"
+      "  if tr '\\0' ' ' <$file 2>/dev/null | grep -q \"$PWD/c/long\"; then\n"
+      "    kill -9 $(echo $file | tr -dc 0-9); fi; done; true");
+  const Outcome status = campaign("--status");
+  EXPECT_THAT(status.out, AllOf(HasSubstr("4 of 9 jobs done"), HasSubstr("3 of 3 done"),
+                                HasSubstr("\n  best "), HasSubstr("\n    long ")))
+      << content_of("first.txt");
+  const Outcome second = campaign("--local --yes");
+  ASSERT_EQ(second.code, 0) << second.error << second.out;
+  for (const char* point : {"lr-1e-3", "lr-4e-3", "lr-1e-2"})
+    EXPECT_EQ(attempts(std::string("sweep/") + point), 1u) << point;
+  // What `best` has chosen.
+  std::string best = "lr-1e-3";
+  for (const char* point : {"lr-4e-3", "lr-1e-2"})
+    if (last_loss(std::string("sweep/") + point) < last_loss("sweep/" + best)) best = point;
+  const Outcome done = campaign("--status");
+  EXPECT_THAT(done.out, AllOf(HasSubstr("9 of 9 jobs done"), HasSubstr("sweep/" + best + " with"),
+                              HasSubstr("step 60 of 60"), HasSubstr("spent ")));
+  // By hand, undisturbed.
+  const std::string by_hand = fmt::format(
+      "\"$kintsugi\" train base.yaml --set optimizer.lr={} --set train.steps=60 --set "
+      "train.keep_every=20 --set run.dir=hand >/dev/null && \"$kintsugi\" train base.yaml --set "
+      "optimizer.lr={} --set train.steps=4 --set optimizer.schedule=linear --set run.dir=hand-cool "
+      "--set run.from=hand/checkpoints/step-00000040 >/dev/null",
+      best.substr(3), best.substr(3));
+  ASSERT_EQ(run_in_shell(by_hand).code, 0) << content_of("error.txt");
+  const auto weights = [&](const std::string& run, int step) {
+    return content_of(fmt::format("{}/checkpoints/step-{:08}/model.safetensors", run, step));
+  };
+  EXPECT_EQ(weights("c/long", 60), weights("hand", 60));
+  EXPECT_EQ(weights("c/cool/step-40", 44), weights("hand-cool", 44));
+  EXPECT_FALSE(weights("hand", 60).empty());
+  EXPECT_TRUE(fs::exists(directory_ / "c/merge/model/config.json"));
+  EXPECT_THAT(content_of("c/score/launch/output.txt"), HasSubstr("perplexity"));
+  // Nothing is missing.
+  const Outcome third = campaign("--local --yes");
+  EXPECT_EQ(third.code, 0) << third.error;
+  EXPECT_EQ(attempts("cool/step-60"), 1u);
+  // A run that has ended is not changed under the campaign's hands.
+  replace_in("campaign.yaml", "train.steps: 60", "train.steps: 80");
+  EXPECT_THAT(refused("--local --yes"),
+              AllOf(HasSubstr("line 7: node long has changed"), HasSubstr("--retry long")));
+  // Of a node that is done again, what follows is done again, too; what was before stays.
+  replace_in("campaign.yaml", "train.steps: 80", "train.steps: 60");
+  replace_in("campaign.yaml", "'the river'", "'the road'");
+  const Outcome retried = campaign("--local --yes --retry score");
+  EXPECT_EQ(retried.code, 0) << retried.error;
+  EXPECT_TRUE(fs::exists(directory_ / "c/score.old-1/launch/output.txt"));
+  EXPECT_TRUE(fs::exists(directory_ / "c/score/launch/output.txt"));
+  EXPECT_EQ(attempts("cool/step-60"), 1u);
+}
+
+TEST_F(CampaignCommand, StopsWhereTheBudgetIsUsedUp) {
+  // The machine's description promises far more than a core of this machine does.
+  directory_.write("cpu.yaml", cpu_machine(100));
+  const Outcome plan = campaign("--local --dry-run");
+  EXPECT_EQ(plan.code, 0) << plan.error;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("3 runs"), HasSubstr("lowest loss of sweep"),
+                              HasSubstr("kWh"), HasSubstr("Not predicted: merge, score.")));
+  EXPECT_FALSE(fs::exists(directory_ / "c"));
+  EXPECT_THAT(refused_after_plan("--local"), HasSubstr("nothing was started: give --yes"));
+  EXPECT_THAT(refused_after_plan("--local --yes --max-gpu-hours 1e-12"),
+              AllOf(HasSubstr("the campaign needs up to"), HasSubstr("nothing was started")));
+  EXPECT_FALSE(fs::exists(directory_ / "c/sweep"));
+  const Outcome stopped = campaign("--local --yes --max-gpu-hours 1e-4");
+  EXPECT_EQ(stopped.code, 2);
+  EXPECT_THAT(stopped.error, HasSubstr("sweep/lr-4e-3 was not started because of the limit of "
+                                       "0.0001 GPU-hours"));
+  EXPECT_EQ(attempts("sweep/lr-1e-3"), 1u);
+  EXPECT_FALSE(fs::exists(directory_ / "c/sweep/lr-4e-3/metrics.jsonl"));
+  EXPECT_THAT(campaign("--status").out, HasSubstr("of 0.0001, 0 left"));
+}
+
+TEST_F(CampaignCommand, AFailedCommandBlocksWhatFollowsUntilItIsRetried) {
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: c}\nnodes:\n"
+                   "  first: {command: 'echo began >>log; test -e allowed; echo x >{self}/made'}\n"
+                   "  second: {command: 'cat {first}/made >second.txt'}\n"
+                   "  third: {command: 'echo other >third.txt'}\n");
+  const Outcome failed = campaign("--local --yes");
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_THAT(failed.error, HasSubstr("1 of 3 jobs of the campaign are done; first is failed"));
+  EXPECT_EQ(content_of("third.txt"), "other\n") << "it needs nothing of the first";
+  EXPECT_THAT(campaign("--status").out,
+              AllOf(HasSubstr("exit code 1"), HasSubstr("needs first, which is failed")));
+  EXPECT_EQ(campaign("--local --yes").code, 1);
+  EXPECT_EQ(content_of("log"), "began\n") << "only --retry starts it again";
+  directory_.write("allowed", "");
+  EXPECT_EQ(campaign("--local --yes --retry first").code, 0);
+  EXPECT_EQ(content_of("second.txt"), "x\n");
+  EXPECT_THAT(campaign("--cancel").error, HasSubstr("there is nothing to cancel"));
+}
+
+TEST_F(CampaignCommand, RefusesWhatCannotWork) {
+  const std::string good = content_of("campaign.yaml");
+  const auto wrong = [&](const std::string& from, const std::string& to) {
+    directory_.write("campaign.yaml", good);
+    replace_in("campaign.yaml", from, to);
+    const std::string error = refused("--local --yes");
+    EXPECT_FALSE(fs::exists(directory_ / "c/sweep")) << error;
+    return error;
+  };
+  EXPECT_THAT(wrong("run: base.yaml", "run: basis.yaml"),
+              HasSubstr("line 5: node sweep: there is no file basis.yaml"));
+  EXPECT_THAT(wrong("train.steps: 60", "train.stepps: 60"), HasSubstr("did you mean"));
+  EXPECT_THAT(wrong("at: [40, 60]", "at: [40, 61]"), HasSubstr("long has the steps 1 to 60"));
+  EXPECT_THAT(wrong("at: [40, 60]", "at: [41, 60]"), HasSubstr("set train.keep_every there"));
+  EXPECT_THAT(wrong("machine: cpu.yaml", "machine: cpus.yaml"), HasSubstr("cpus.yaml"));
+  EXPECT_THAT(wrong("from: long", "from: lnog"), HasSubstr("did you mean 'long'"));
+  directory_.write("campaign.yaml", good);
+  EXPECT_THAT(refused("--status --yes"), HasSubstr("--yes has no effect with --status"));
+  EXPECT_THAT(refused("--local --yes --retry lonng"), HasSubstr("did you mean 'long'"));
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,89 @@
+// kintsugi campaign in a real Slurm on this machine: jobs that wait for each other, one of which is
+// killed.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "support/campaign_files.h"
+#include "support/fault_runs.h"
+#include "support/program_test.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class CampaignInSlurm : public ProgramTest {
+ protected:
+  CampaignInSlurm() { write_campaign_files(directory_); }
+  Outcome campaign(const std::string& arguments) {
+    return run_kintsugi("campaign campaign.yaml " + arguments);
+  }
+  void wait_for_jobs() {
+    run_in_shell("for i in $(seq 600); do [ -n \"$(squeue -h)\" ] || break; sleep 0.1; done");
+  }
+  std::string log_of(const std::string& task) {
+    return run_in_shell("cat c/" + task + "/launch/slurm-*.out c/" + task + "/launch/output.txt")
+        .out;
+  }
+};
+
+TEST_F(CampaignInSlurm, AKilledJobAndWhatFollowsAreSubmittedAgain) {
+  if (!SlurmCluster::available()) GTEST_SKIP() << "no Slurm here";
+  const SlurmCluster cluster(3);
+  const Outcome first = campaign("--yes");
+  ASSERT_EQ(first.code, 0) << first.error << first.out;
+  EXPECT_EQ(std::count(first.out.begin(), first.out.end(), '\n'), 8 + 10) << first.out;
+  EXPECT_THAT(first.out, AllOf(HasSubstr(": long (after "), HasSubstr(": score (after ")));
+  EXPECT_THAT(campaign("--yes").out, Not(HasSubstr("submitted job")))
+      << "nothing is missing while all jobs are in the queue";
+  // The job of `long` is killed while it trains.
+  const Outcome killed = run_in_shell(
+      "for i in $(seq 1200); do grep -q '\"step\":9,' c/long/metrics.jsonl 2>/dev/null && break; "
+      "sleep 0.05; done\n"
+      "scancel --signal=KILL --full $(grep -o '\"[0-9][0-9]*\"' c/.campaign/tasks/long.plan.json | "
+      "tr -d '\"')");
+  ASSERT_EQ(killed.code, 0) << killed.error << log_of("sweep/lr-1e-3") << log_of("long");
+  wait_for_jobs();
+  const Outcome status = campaign("--status");
+  EXPECT_THAT(status.out, AllOf(HasSubstr("4 of 9 jobs done"), HasSubstr("needs long, which has")))
+      << log_of("long");
+  EXPECT_FALSE(fs::exists(directory_ / "c/merge/model"));
+  const Outcome second = campaign("--yes");
+  EXPECT_EQ(second.code, 0) << second.error;
+  EXPECT_THAT(second.out,
+              AllOf(HasSubstr(": long\n"), HasSubstr(": merge (after "), Not(HasSubstr("sweep/"))));
+  wait_for_jobs();
+  const Outcome done = campaign("--status");
+  EXPECT_THAT(done.out, HasSubstr("9 of 9 jobs done")) << log_of("long") << log_of("merge");
+  EXPECT_THAT(log_of("score"), HasSubstr("perplexity"));
+  EXPECT_TRUE(fs::exists(directory_ / "c/merge/model/config.json"));
+}
+
+TEST_F(CampaignInSlurm, IsCancelledAndTheBudgetHoldsInTheJobs) {
+  if (!SlurmCluster::available()) GTEST_SKIP() << "no Slurm here";
+  const SlurmCluster cluster(3);
+  directory_.write("cpu.yaml", cpu_machine(100));  // promises far more than a core does
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: c}\nlaunch: {machine: cpu.yaml, time: 10min}\nnodes:\n"
+                   "  first: {run: base.yaml}\n"
+                   "  second: {run: base.yaml, from: first}\n"
+                   "  third: {run: base.yaml, from: second, set: {train.steps: 100000}}\n");
+  ASSERT_EQ(campaign("--yes --max-gpu-hours 1e-4").code, 2)
+      << "third alone is predicted to need more";
+  ASSERT_EQ(campaign("--yes --max-gpu-hours 1").code, 0);
+  run_in_shell(
+      "for i in $(seq 1200); do grep -q '\"step\":' c/third/metrics.jsonl 2>/dev/null && break; "
+      "sleep 0.05; done");
+  EXPECT_THAT(campaign("--status").out, AllOf(HasSubstr("third"), HasSubstr("running")));
+  EXPECT_THAT(campaign("--cancel").out, HasSubstr("third: asked to save and stop"));
+  wait_for_jobs();
+  EXPECT_THAT(campaign("--status").out, AllOf(HasSubstr("2 of 3 jobs done"), HasSubstr("stopped")));
+}
+
+}  // namespace
+}  // namespace kintsugi
