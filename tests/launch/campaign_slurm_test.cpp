@@ -23,6 +23,30 @@ class CampaignInSlurm : public ProgramTest {
   Outcome campaign(const std::string& arguments) {
     return run_kintsugi("campaign campaign.yaml " + arguments);
   }
+  // Two more campaigns, which run beside the first one.
+  void submit_others() {
+    directory_.write("fast.yaml", cpu_machine(100));  // promises far more than a core does
+    directory_.write("budget.yaml",
+                     "campaign: {dir: budget, max_gpu_hours: 4e-5}\n"
+                     "launch: {machine: fast.yaml, time: 10min}\n"
+                     "nodes: {first: {run: base.yaml}, second: {run: base.yaml, from: first}}\n");
+    directory_.write("endless.yaml",
+                     "campaign: {dir: endless}\nlaunch: {machine: fast.yaml, time: 10min}\n"
+                     "nodes:\n  first: {run: base.yaml, set: {train.steps: 100000}}\n"
+                     "  second: {command: touch second, after: [first]}\n");
+    for (const char* name : {"budget.yaml", "endless.yaml"}) {
+      const Outcome submitted = run_kintsugi(fmt::format("campaign {} --yes", name));
+      EXPECT_EQ(submitted.code, 0) << submitted.error;
+    }
+  }
+  void check_others() {
+    EXPECT_THAT(run_kintsugi("campaign budget.yaml --status").out,
+                AllOf(HasSubstr("1 of 2 jobs done"), HasSubstr("the limit of 4e-05 GPU-hours")));
+    EXPECT_FALSE(fs::exists(directory_ / "budget/second/metrics.jsonl"));
+    EXPECT_THAT(run_kintsugi("campaign endless.yaml --status").out,
+                AllOf(HasSubstr("0 of 2 jobs done"), HasSubstr("stopped")));
+    EXPECT_FALSE(fs::exists(directory_ / "second"));
+  }
   void wait_for_jobs() {
     run_in_shell("for i in $(seq 600); do [ -n \"$(squeue -h)\" ] || break; sleep 0.1; done");
   }
@@ -35,6 +59,7 @@ class CampaignInSlurm : public ProgramTest {
 TEST_F(CampaignInSlurm, AKilledJobAndWhatFollowsAreSubmittedAgain) {
   if (!SlurmCluster::available()) GTEST_SKIP() << "no Slurm here";
   const SlurmCluster cluster(3);
+  submit_others();
   const Outcome first = campaign("--yes");
   ASSERT_EQ(first.code, 0) << first.error << first.out;
   EXPECT_EQ(std::count(first.out.begin(), first.out.end(), '\n'), 8 + 10) << first.out;
@@ -48,11 +73,15 @@ TEST_F(CampaignInSlurm, AKilledJobAndWhatFollowsAreSubmittedAgain) {
       "scancel --signal=KILL --full $(grep -o '\"[0-9][0-9]*\"' c/.campaign/tasks/long.plan.json | "
       "tr -d '\"')");
   ASSERT_EQ(killed.code, 0) << killed.error << log_of("sweep/lr-1e-3") << log_of("long");
+  EXPECT_THAT(run_kintsugi("campaign endless --cancel").out,
+              AllOf(HasSubstr("first: asked to save and stop"),
+                    HasSubstr("second: removed from the queue")));
   wait_for_jobs();
   const Outcome status = campaign("--status");
   EXPECT_THAT(status.out, AllOf(HasSubstr("4 of 9 jobs done"), HasSubstr("needs long, which has")))
       << log_of("long");
   EXPECT_FALSE(fs::exists(directory_ / "c/merge/model"));
+  check_others();
   const Outcome second = campaign("--yes");
   EXPECT_EQ(second.code, 0) << second.error;
   EXPECT_THAT(second.out,
@@ -62,27 +91,6 @@ TEST_F(CampaignInSlurm, AKilledJobAndWhatFollowsAreSubmittedAgain) {
   EXPECT_THAT(done.out, HasSubstr("9 of 9 jobs done")) << log_of("long") << log_of("merge");
   EXPECT_THAT(log_of("score"), HasSubstr("perplexity"));
   EXPECT_TRUE(fs::exists(directory_ / "c/merge/model/config.json"));
-}
-
-TEST_F(CampaignInSlurm, IsCancelledAndTheBudgetHoldsInTheJobs) {
-  if (!SlurmCluster::available()) GTEST_SKIP() << "no Slurm here";
-  const SlurmCluster cluster(3);
-  directory_.write("cpu.yaml", cpu_machine(100));  // promises far more than a core does
-  directory_.write("campaign.yaml",
-                   "campaign: {dir: c}\nlaunch: {machine: cpu.yaml, time: 10min}\nnodes:\n"
-                   "  first: {run: base.yaml}\n"
-                   "  second: {run: base.yaml, from: first}\n"
-                   "  third: {run: base.yaml, from: second, set: {train.steps: 100000}}\n");
-  ASSERT_EQ(campaign("--yes --max-gpu-hours 1e-4").code, 2)
-      << "third alone is predicted to need more";
-  ASSERT_EQ(campaign("--yes --max-gpu-hours 1").code, 0);
-  run_in_shell(
-      "for i in $(seq 1200); do grep -q '\"step\":' c/third/metrics.jsonl 2>/dev/null && break; "
-      "sleep 0.05; done");
-  EXPECT_THAT(campaign("--status").out, AllOf(HasSubstr("third"), HasSubstr("running")));
-  EXPECT_THAT(campaign("--cancel").out, HasSubstr("third: asked to save and stop"));
-  wait_for_jobs();
-  EXPECT_THAT(campaign("--status").out, AllOf(HasSubstr("2 of 3 jobs done"), HasSubstr("stopped")));
 }
 
 }  // namespace

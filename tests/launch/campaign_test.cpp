@@ -152,7 +152,7 @@ TEST(Campaign, SaysWhatIsWrong) {
   EXPECT_THAT(wrong_nodes("  a: {command: 'cat {x}/log'}\n"), HasSubstr("no node 'x'"));
   EXPECT_THAT(wrong_nodes("  a: {run: r.yaml, from: b, at: [5]}\n  b: {run: r.yaml}\n"
                           "  c: {command: 'ls {a/step-6}'}\n"),
-              HasSubstr("did you mean 'a/step-5'"));
+              AllOf(HasSubstr("line 5: node c"), HasSubstr("did you mean 'a/step-5'")));
   EXPECT_THAT(wrong_nodes("  a: {rnu: r.yaml}\n"), HasSubstr("it does nothing: give run, best"));
   EXPECT_THAT(wrong_nodes("  a: {run: r.yaml, grdi: {b: [1]}}\n"),
               AllOf(HasSubstr("nodes.a.grdi"), HasSubstr("did you mean 'grid'")));

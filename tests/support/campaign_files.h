@@ -48,7 +48,7 @@ inline void write_campaign_files(const TemporaryDirectory& directory) {
       "    from: long\n"
       "    at: [40, 60]\n"
       "    set: {train.steps: 4, optimizer.schedule: linear}\n"
-      "  merge: {model: \"merge {cool/step-40} {cool/step-60} --output {self}/model\"}\n"
+      "  merge: {model: \"merge {cool} --output {self}/model\"}\n"
       "  score: {eval: \"--checkpoint {merge}/model --text 'the river'\"}\n");
 }
 

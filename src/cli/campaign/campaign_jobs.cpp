@@ -155,6 +155,22 @@ void add_needed_jobs(const Campaign& campaign, std::size_t task,
       ids.insert(jobs[need]);
 }
 
+// Tasks to be submitted: those that are missing, and those that wait in the queue for a job that
+// has not done its task.
+std::vector<bool> tasks_to_submit(const Campaign& campaign, const TaskViews& views) {
+  std::vector<bool> chosen(views.size(), false), moved(views.size(), false);
+  for (std::size_t task = 0; task < views.size(); ++task) {
+    const bool follows =
+        std::any_of(campaign.graph.task(task).needs.begin(), campaign.graph.task(task).needs.end(),
+                    [&](std::size_t need) { return moved[need]; });
+    const bool best = campaign.kind_of(task) == CampaignNodeKind::Best;
+    chosen[task] = !best && (can_begin(views[task].state) ||
+                             (follows && views[task].state == TaskState::Queued));
+    moved[task] = chosen[task] || (best && follows);
+  }
+  return chosen;
+}
+
 // A command, as a job.
 struct CommandJob {
   JobPaths paths = {};
@@ -277,11 +293,14 @@ void submit_campaign(const Campaign& campaign, const CampaignPlan& plan, const T
   require_slurm();
   std::vector<PreparedRuns> runs(views.size());
   std::vector<CommandJob> commands(views.size());
-  const auto is_missing = [&](std::size_t task) {
-    return campaign.kind_of(task) != CampaignNodeKind::Best && can_begin(views[task].state);
-  };
+  const std::vector<bool> is_missing = tasks_to_submit(campaign, views);
+  std::vector<std::string> replaced;
+  for (std::size_t task = 0; task < views.size(); ++task)
+    if (is_missing[task] && views[task].state == TaskState::Queued)
+      replaced.push_back(views[task].plan.job_ids.back());
+  kill_jobs(replaced);
   for (std::size_t task = 0; task < views.size(); ++task) {
-    if (!is_missing(task)) continue;
+    if (!is_missing[task]) continue;
     if (campaign.kind_of(task) == CampaignNodeKind::Command) {
       commands[task] = command_job(campaign, task);
       continue;
@@ -293,9 +312,9 @@ void submit_campaign(const Campaign& campaign, const CampaignPlan& plan, const T
   }
   std::vector<std::string> jobs(views.size());  // that a follower waits for
   for (std::size_t task = 0; task < views.size(); ++task) {
-    if (views[task].active() && !views[task].plan.job_ids.empty())
+    if (views[task].active() && !is_missing[task] && !views[task].plan.job_ids.empty())
       jobs[task] = views[task].plan.job_ids.back();
-    if (!is_missing(task)) continue;
+    if (!is_missing[task]) continue;
     std::set<std::string> ids;
     add_needed_jobs(campaign, task, jobs, ids);
     const std::vector<std::string> options = dependency_option(ids);

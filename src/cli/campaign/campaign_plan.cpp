@@ -12,9 +12,10 @@
 #include "core/log.h"
 #include "core/table.h"
 #include "core/units.h"
-#include "launch/slurm.h"
+#include "model/objective_scalars.h"
 #include "plan/machines/machine.h"
 #include "plan/search/interval.h"
+#include "train/step_metrics.h"
 
 namespace kintsugi {
 namespace {
@@ -24,6 +25,9 @@ namespace fs = std::filesystem;
 constexpr double kSecondsPerHour = 3600;
 
 void note_config(const RunConfig& config, PlannedTask& planned) {
+  planned.checked = true;
+  planned.validates = config.train.eval_every > 0;
+  planned.experts = config.model.experts.has_value();
   if (!config.stages.empty()) return;
   planned.steps = config.total_steps();
   planned.checkpoint_every = config.train.checkpoint_every.value_or(0);
@@ -70,6 +74,36 @@ void plan_command(const Campaign& campaign, std::size_t task, PlannedTask& plann
   planned.gpus = launch.nodes * ranks;
   planned.forecast.limit_gpu_hours =
       static_cast<double>(planned.gpus) * launch.time_s / kSecondsPerHour;
+}
+
+// The names that metrics.jsonl may have; layers of experts declare more.
+std::vector<std::string> metric_names() {
+  std::vector<std::string> names;
+  for (const StepMetric& metric : step_metrics()) names.push_back(metric.json);
+  const StepScalars scalars = objective_scalars(1, true);
+  const std::vector<double> sums(scalars.sums(), 0.0);
+  for (const ScalarValue& one : scalars.values(sums, 1))
+    for (const std::string& name : {one.of->names.json, one.of->valid.json}) names.push_back(name);
+  std::erase(names, "");
+  return names;
+}
+
+// A metric that no run will write.
+void check_metric(const Campaign& campaign, std::size_t number, const CampaignPlan& plan) {
+  const CampaignNode& node = campaign.node_of(number);
+  const std::vector<std::string> names = metric_names();
+  for (const std::size_t task : campaign.graph.tasks_of(node.of)) {
+    const PlannedTask& run = plan.tasks[task];
+    if (!run.checked) continue;
+    const std::string begin = fmt::format("{}: node {}: {}", node.where, node.name, node.metric);
+    const bool known = std::find(names.begin(), names.end(), node.metric) != names.end();
+    const std::string near = nearest_word(node.metric, names);
+    if (!known && !run.experts)
+      user_error("{} is no metric of a run{}", begin,
+                 near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+    if (known && node.metric.starts_with("valid_") && !run.validates)
+      user_error("{}: {} does not validate (train.eval_every: 0)", begin, campaign.name_of(task));
+  }
 }
 
 // The steps of a branch count from those of its source.
@@ -216,9 +250,11 @@ CampaignPlan plan_campaign(const Campaign& campaign, const std::vector<TaskView>
       plan_command(campaign, task, planned);
     planned.forecast.left = left_of(views[task], planned.steps);
   }
-  for (std::size_t task = 0; task < views.size(); ++task)
-    if (plan.tasks[task].open && campaign.graph.task(task).at > 0)
-      check_branch(campaign, task, plan);
+  for (std::size_t task = 0; task < views.size(); ++task) {
+    if (!plan.tasks[task].open) continue;
+    if (campaign.graph.task(task).at > 0) check_branch(campaign, task, plan);
+    if (campaign.kind_of(task) == CampaignNodeKind::Best) check_metric(campaign, task, plan);
+  }
   add_sums(campaign, plan);
   return plan;
 }

@@ -14,6 +14,7 @@ struct PlannedTask {
   TaskForecast forecast = {};
   std::int64_t gpus = 0;  // that it uses, or ranks
   // Of a run that could be checked:
+  bool checked = false, validates = false, experts = false;
   std::int64_t steps = 0, checkpoint_every = 0, keep_checkpoints = 0, keep_every = 0;
 };
 
@@ -26,8 +27,7 @@ struct CampaignPlan {
 };
 
 // Checks every task that has not ended as kintsugi launch does, with every run that `best` may
-// choose, and predicts what it needs. Prepared runs of Slurm's jobs are added to `jobs`, in the
-// order of the tasks. UserError for the first mistake.
+// choose, and predicts what it needs. UserError for the first mistake.
 CampaignPlan plan_campaign(const Campaign& campaign, const std::vector<TaskView>& views);
 
 // The plan as a table, with sums.

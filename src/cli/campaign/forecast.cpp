@@ -25,8 +25,8 @@ TaskForecast forecast_run(const RunConfig& config, const std::string& machine, s
     forecast.unknown = "launch.machine is not given";
     return forecast;
   }
+  const Machine description = load_machine(machine);
   try {
-    const Machine description = load_machine(machine);
     for (std::int64_t i = 0; i < config.stage_count(); ++i) {
       const RunConfig stage = config.at_stage(i);
       if (stage.layout_auto) user_error("layout: auto");

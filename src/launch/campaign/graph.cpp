@@ -43,8 +43,7 @@ CampaignGraph::CampaignGraph(CampaignDefinition definition) : definition_(std::m
     const CampaignNode& node = node_of(task);
     if (!node.like.empty()) single(node, "like", node.like);
     if (!node.from.empty()) single(node, "from", node.from);
-    for (const std::string& name : node_references(node.command))
-      if (name != "self") named(name);
+    check_references(node);
   }
 }
 
@@ -57,6 +56,15 @@ void CampaignGraph::check_names() const {
       const std::string near = nearest_word(name, names);
       user_error("{}: node {}: there is no node '{}'{}", node.where, node.name, name,
                  near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+    }
+}
+
+// {cool/step-40}; nodes were checked before.
+void CampaignGraph::check_references(const CampaignNode& node) const {
+  for (const std::string& name : node_references(node.command)) try {
+      if (name != "self") named(name);
+    } catch (const UserError& error) {
+      user_error("{}: node {}: {}", node.where, node.name, error.what());
     }
 }
 

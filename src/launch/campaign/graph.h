@@ -64,6 +64,7 @@ class CampaignGraph {
   std::size_t chosen(std::size_t task, const Choice& choice) const;
   void check_names() const;
   void check_kinds() const;
+  void check_references(const CampaignNode& node) const;
   std::vector<std::size_t> order() const;  // of the nodes
   void add_tasks(std::size_t node);
 
