@@ -66,6 +66,7 @@ int run_command_line(int argc, char** argv) {
       "(model diff, doctor, accept) says so in its own help.");
   add_data_command(app);
   add_train_command(app);
+  add_ctl_command(app);
   add_generate_command(app);
   add_chat_command(app);
   add_serve_command(app);

@@ -14,6 +14,7 @@ int run_command_line(int argc, char** argv);
 // code 2) or Failure (1).
 void add_model_command(CLI::App& app);
 void add_train_command(CLI::App& app);
+void add_ctl_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_chat_command(CLI::App& app);
 void add_serve_command(CLI::App& app);

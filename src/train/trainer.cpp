@@ -11,6 +11,7 @@
 #include "train/memory_check.h"
 #include "train/stop_requests.h"
 #include "train/trainer/evaluations.h"
+#include "train/trainer/run_control.h"
 #include "train/trainer/run_opening.h"
 #include "train/trainer/spike_policy.h"
 #include "train/trainer/step_loop.h"
@@ -54,6 +55,7 @@ struct Trainer::Parts {
   Fp8Statistics fp8{run};
   ExpertLoads experts{run};
   RankChecks ranks{run};
+  RunControl control{run};
   StepLoop steps{run,
                  {.guard = guard,
                   .feed = feed,
@@ -62,7 +64,8 @@ struct Trainer::Parts {
                   .progress = progress,
                   .fp8 = fp8,
                   .experts = experts,
-                  .ranks = ranks}};
+                  .ranks = ranks,
+                  .control = control}};
   bool startup_reported = false;
 };
 
@@ -112,6 +115,7 @@ void Trainer::preview(bool starts) {
 
 void Trainer::open(ResumeMode resume) {
   RunContext& run = parts_->run;
+  parts_->control.read_history();
   const RunOpening::Opened opened = parts_->opening.open(resume);
   parts_->evaluations.find_evaluated();
   parts_->feed.open();
@@ -126,6 +130,7 @@ void Trainer::open(ResumeMode resume) {
   log_info("run directory: {}", run.directory.string());
   parts_->progress.write_layout();
   parts_->opening.report_origin(opened);
+  parts_->control.settle();
   if (run.finished() && run.config.steps_after() == 0)
     log_info("all {} steps are done: to train on, {}", run.state.step,
              run.config.stages.empty() ? "raise train.steps or train.tokens"
@@ -187,6 +192,7 @@ void Trainer::train() {
     }
     if (!parts_->spikes.rewind(trouble)) parts_->saves.end_diverged(trouble);
     parts_->progress.restart();
+    parts_->control.settle();
     parts_->evaluations.forget_evaluated();
     parts_->steps.read_first_batch();
   }
@@ -211,11 +217,16 @@ void Trainer::after_step() {
     run.startup.mark("first step");
     log_info("startup {}", run.startup.summary());
   }
+  RunControl& control = parts_->control;
+  control.take_request();
+  if (control.wants_checkpoint()) saves.ask();
   // Skip validation after a stop signal: saving is urgent. validate() updates run.stops.
   const std::int64_t every = run.config.train.eval_every;
-  if (every > 0 && !run.stops.decided() && (run.due(every) || run.finished()))
+  if (every > 0 && !run.stops.decided() &&
+      (run.due(every) || run.finished() || control.wants_evaluation()))
     parts_->validation.validate();
-  if (evaluations.tasks_are_due(saves.is_due())) evaluations.evaluate_tasks();
+  if (evaluations.tasks_are_due(saves.is_due(), control.wants_evaluation()))
+    evaluations.evaluate_tasks();
   if (evaluations.samples_are_due(saves.is_due())) evaluations.generate_samples();
   if (run.is_first()) {
     run.lock->check_in_place();

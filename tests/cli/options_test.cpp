@@ -18,6 +18,7 @@ class EveryOption : public testing::Test {
   EveryOption() {
     add_data_command(app_);
     add_train_command(app_);
+    add_ctl_command(app_);
     add_generate_command(app_);
     add_chat_command(app_);
     add_serve_command(app_);

@@ -39,6 +39,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/memory_file.h"
 #include "train/config/config.h"
+#include "train/control_request.h"
 #include "train/trainer/preference_reference.h"
 
 namespace kintsugi {
@@ -534,6 +535,22 @@ FileParser campaign_records() {
           }};
 }
 
+FileParser control_files() {
+  return {.name = "control",
+          .samples = {{{"control.json", to_json(ControlRequest{.set = {{"optimizer.lr", "1e-4"}},
+                                                               .checkpoint = true})},
+                       {"control.jsonl", to_line({3, 0, "train.log_every", "5"}) +
+                                             to_line({9, 1, "optimizer.min_lr", "0"})}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const ControlRequest request =
+                control_request_from_json(content_of(directory / "control.json"), "c");
+            check_control(StageConfig{}, request);
+            controlled(StageConfig{},
+                       parse_control_history(content_of(directory / "control.jsonl"), "h"), 9);
+          }};
+}
+
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
@@ -543,7 +560,7 @@ std::vector<FileParser> config_parsers() {
           tuning_cache(),  step_replay(),      topology(),       job_description(),
           node_ledger(),   run_files(),        memory_file(),    energy_tree(),
           reference(),     profile_file(),     program_yaml(),   step_intervals_yaml(),
-          campaign_yaml(), campaign_records()};
+          campaign_yaml(), campaign_records(), control_files()};
 }
 
 }  // namespace kintsugi

@@ -67,11 +67,11 @@ void Evaluations::find_evaluated() {
   for (std::int64_t step = 0; text >> step;) evaluated_.insert(step);
 }
 
-bool Evaluations::tasks_are_due(bool saves) const {
+bool Evaluations::tasks_are_due(bool saves, bool asked) const {
   if (run_.config.train.eval_tasks.empty() || run_.stops.decided()) return false;
   if (evaluated_.contains(run_.state.step)) return false;
   const std::int64_t every = run_.config.train.eval_tasks_every;
-  return run_.finished() || (every > 0 ? run_.due(every) : saves);
+  return asked || run_.finished() || (every > 0 ? run_.due(every) : saves);
 }
 
 void Evaluations::evaluate_tasks() {

@@ -22,7 +22,8 @@ class Evaluations {
   void find_evaluated();
   void forget_evaluated() { evaluated_.clear(); }  // the steps are trained on other data
   // `saves`: a checkpoint will be saved after this step.
-  bool tasks_are_due(bool saves) const;
+  // `asked`: somebody asks for them now.
+  bool tasks_are_due(bool saves, bool asked) const;
   void evaluate_tasks();
   bool samples_are_due(bool saves) const;
   void generate_samples();

@@ -69,6 +69,7 @@ class SavePolicy {
   double ended() const { return saver_ && saver_->ended() ? 1 : 0; }
   double asks_now() const;
   void decide(double asks) { asked_ = asks > 0; }
+  void ask() { asked_ = true; }  // after this step
 
   bool is_due() const;
   void save();
@@ -99,7 +100,7 @@ class SavePolicy {
   SnapshotPlan snapshot_plan_;
   std::unique_ptr<BackgroundSave> saver_;  // with train.async_save
   std::optional<SaveInterval> interval_;   // with train.checkpoint_every: auto; on rank 0
-  bool asked_ = false;                     // by interval_; the same on all ranks
+  bool asked_ = false;                     // by interval_ or ask(); the same on all ranks
   bool healthy_ = false;                   // whether the run was when the save under way began
   std::int64_t step_ = 0;                  // of the last save that began
   std::int64_t failed_ = 0;                // consecutive ones

@@ -10,8 +10,8 @@
 namespace kintsugi {
 
 void StepLoop::sum_over_ranks(StepSums& sums) {
-  const std::array<double*, 5> own = {&sums.next_targets, &sums.stops, &sums.outliers, &sums.saved,
-                                      &sums.save_due};
+  const std::array<double*, 6> own = {&sums.next_targets, &sums.stops,    &sums.outliers,
+                                      &sums.saved,        &sums.save_due, &sums.control};
   std::vector<double> values(sums.of_step.begin(), sums.of_step.end());
   for (const double* value : own) values.push_back(*value);
   if (run_.energy != nullptr) append_values(sums.energy, values);
@@ -23,6 +23,7 @@ void StepLoop::sum_over_ranks(StepSums& sums) {
   targets_ = sums.next_targets;
   run_.stops.decide(sums.stops);
   parts_.saves.decide(sums.save_due);
+  parts_.control.decide(sums.control);
 }
 
 void StepLoop::read_first_batch() {
@@ -88,6 +89,7 @@ StepResult StepLoop::finish_step(StepSums& sums, double targets, Trace* trace) {
   sums.stops = run_.stops.ask();
   sums.saved = parts_.saves.ended();
   sums.save_due = parts_.saves.asks_now();
+  sums.control = parts_.control.asks();
   sums.energy = parts_.energy.own();
   sum_over_ranks(sums);
   if (sums.outliers > 0 && sums.outliers < run_.groups.ranks())

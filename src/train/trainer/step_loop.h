@@ -8,6 +8,7 @@
 #include "train/trainer/fp8_statistics.h"
 #include "train/trainer/progress_report.h"
 #include "train/trainer/rank_checks.h"
+#include "train/trainer/run_control.h"
 #include "train/trainer/save_policy.h"
 #include "train/trainer/step_guard.h"
 
@@ -26,6 +27,7 @@ class StepLoop {
     Fp8Statistics& fp8;
     ExpertLoads& experts;
     RankChecks& ranks;
+    RunControl& control;
   };
   StepLoop(RunContext& run, const Parts& parts) : run_(run), parts_(parts) {}
 
@@ -42,6 +44,7 @@ class StepLoop {
     double outliers = 0;       // number of ranks that skipped this step as an outlier: all or none
     double saved = 0;          // number of ranks whose save in the background has ended
     double save_due = 0;       // 1 from rank 0: save now (train.checkpoint_every: auto)
+    double control = 0;        // 1 from rank 0: kintsugi ctl asks for something
     EnergyTotals energy = {};  // since the launch
   };
   void sum_over_ranks(StepSums& sums);
