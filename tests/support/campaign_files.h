@@ -34,22 +34,21 @@ inline void write_campaign_files(const TemporaryDirectory& directory) {
                   "device: cpu\n");
   directory.write("corpus.txt", small_corpus(400));
   directory.write("cpu.yaml", cpu_machine(0.1));
-  directory.write(
-      "campaign.yaml",
-      "campaign: {dir: c}\n"
-      "launch: {machine: cpu.yaml, time: 10min}\n"
-      "nodes:\n"
-      "  # three short runs\n"
-      "  sweep: {run: base.yaml, grid: {optimizer.lr: [1e-3, 4e-3, 1e-2]}}\n"
-      "  best: {best: {of: sweep, metric: loss}}\n"
-      "  long: {like: best, set: {train.steps: 60, train.keep_every: 20}}\n"
-      "  cool:\n"
-      "    like: best\n"
-      "    from: long\n"
-      "    at: [40, 60]\n"
-      "    set: {train.steps: 4, optimizer.schedule: linear}\n"
-      "  merge: {model: \"merge {cool} --output {self}/model\"}\n"
-      "  score: {eval: \"--checkpoint {merge}/model --text 'the river'\"}\n");
+  directory.write("campaign.yaml",
+                  "campaign: {dir: c}\n"
+                  "launch: {machine: cpu.yaml, time: 10min}\n"
+                  "nodes:\n"
+                  "  # three short runs\n"
+                  "  sweep: {run: base.yaml, grid: {optimizer.lr: [1e-3, 4e-3, 1e-2]}}\n"
+                  "  best: {best: {of: sweep, metric: loss}}\n"
+                  "  long: {like: best, set: {train.steps: 60, train.keep_every: 20}}\n"
+                  "  cool:\n"
+                  "    like: best\n"
+                  "    from: long\n"
+                  "    at: [40, 60]\n"
+                  "    set: {train.steps: 4, optimizer.schedule: linear}\n"
+                  "  merge: {model: \"merge {cool} --output {self}/model\"}\n"
+                  "  score: {eval: \"--checkpoint {merge}/model --text 'the river'\"}\n");
 }
 
 }  // namespace kintsugi
