@@ -72,10 +72,10 @@ struct PositionSpec {
   std::int64_t slopes = 0, decays = 0;  // the heads of this rank that have one
 };
 
-// The heads of this rank whose keys and values travel around the context ranks (RingAttention).
-struct RingSpec {
+// The heads of this rank that attend to tokens of other context ranks (ContextAttention).
+struct ContextHeads {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
-  bool operator==(const RingSpec&) const = default;
+  bool operator==(const ContextHeads&) const = default;
 };
 
 // A sum over the step.
@@ -173,7 +173,7 @@ class Declaration {
   Workspace workspace(const TensorSpec& spec);
   void cache(const CacheSpec& spec) { caches_.push_back(spec); }
   void positions(const PositionSpec& spec) { positions_.push_back(spec); }
-  void ring(const RingSpec& spec) { rings_.push_back(spec); }
+  void context_heads(const ContextHeads& heads) { context_heads_.push_back(heads); }
   // A sum over the step that the layer adds to (LayerSums), whose mean times the factor is a value
   // of the step. Layers may share one.
   void sum(std::string_view name, double factor = 1) { sums_.push_back({name, factor}); }
@@ -187,7 +187,7 @@ class Declaration {
   const std::vector<TensorSpec>& workspace() const { return workspace_; }
   const std::vector<CacheSpec>& caches() const { return caches_; }
   const std::vector<PositionSpec>& positions() const { return positions_; }
-  const std::vector<RingSpec>& rings() const { return rings_; }
+  const std::vector<ContextHeads>& context_heads() const { return context_heads_; }
   const std::vector<SumSpec>& sums() const { return sums_; }
   const LayerFlops& flops() const { return flops_; }
   // The buckets of the declared parameters, in order of declaration, without duplicates.
@@ -205,7 +205,7 @@ class Declaration {
   std::vector<TensorSpec> saved_, workspace_;
   std::vector<CacheSpec> caches_;
   std::vector<PositionSpec> positions_;
-  std::vector<RingSpec> rings_;
+  std::vector<ContextHeads> context_heads_;
   std::vector<SumSpec> sums_;
   LayerFlops flops_;
 };

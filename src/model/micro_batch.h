@@ -45,8 +45,8 @@ struct MicroBatch {
   Tensor pair_ranges = {}, pair_reference = {};
   Tensor positions = {};  // (tokens), int32
   // (sequences, length), int32: the first token of the sequence that each token attends to. With
-  // context parallelism, one such table per rank (first_visible_keys). Empty: attention crosses
-  // document boundaries.
+  // context parallelism around a ring, one such table per rank (first_visible_keys); with Ulysses,
+  // of the whole sequences. Empty: attention crosses document boundaries.
   Tensor document_start = {};
   std::int64_t tokens() const { return sequences * length; }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -83,8 +84,17 @@ RowRange rows_of(const TensorShard& shard, const Shape& global, int rank) {
   return {range.begin, range.end};
 }
 
+std::string_view to_string(ContextMethod method) { return enum_name(method, {"ring", "ulysses"}); }
+
+ContextMethod parse_context_method(std::string_view text) {
+  for (const ContextMethod method : {ContextMethod::Ring, ContextMethod::Ulysses})
+    if (text == to_string(method)) return method;
+  user_error("'{}' is not a method of context parallelism: ring or ulysses", text);
+}
+
 std::int64_t ContextShard::position(std::int64_t local) const {
   if (ranks == 1) return local;
+  if (method == ContextMethod::Ulysses) return rank * local_length() + local;
   const std::int64_t chunk = length / (2 * ranks);
   const std::int64_t first = local < chunk ? rank : 2 * ranks - 1 - rank;
   return first * chunk + local % chunk;

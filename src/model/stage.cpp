@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "backend/phase.h"
+#include "model/layers/ring_attention.h"
+#include "model/layers/ulysses_attention.h"
 #include "model/lora.h"
 #include "model/shard.h"
 
@@ -79,7 +81,7 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   for (const int layer : layers_.first) blocks.push_back(declaration(layer));
   context_.tables = allocate_position_tables(arena, blocks, dtype,
                                              std::max(options.max_positions, options.length));
-  if (context_.context != nullptr) allocate_ring(arena, blocks);
+  if (context_.context != nullptr) allocate_attention(arena, blocks, groups.context_method);
   shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
   stream_ = allocate_stream_buffers(arena, model().hidden_size, dtype, size_, options.training);
   allocate_sums(arena, blocks);
@@ -94,23 +96,33 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
 }
 
 // All layers share one.
-void StageScratch::allocate_ring(Arena& arena, const std::vector<Declaration>& blocks) {
-  std::optional<RingSpec> heads;
+void StageScratch::allocate_attention(Arena& arena, const std::vector<Declaration>& blocks,
+                                      ContextMethod method) {
+  std::optional<ContextHeads> heads;
   for (const Declaration& block : blocks)
-    for (const RingSpec& one : block.rings()) {
+    for (const ContextHeads& one : block.context_heads()) {
       KINTSUGI_CHECK(heads.value_or(one) == one, "attention layers differ in their heads");
       heads = one;
     }
+  KINTSUGI_CHECK(heads || method == ContextMethod::Ring, "there is no attention for {}",
+                 to_string(method));
   if (!heads) return;
-  ring_.emplace(*context_.backend, arena, *context_.context,
-                RingAttentionSizes{.sequences = size_.sequences,
-                                   .length = size_.length,
-                                   .heads = heads->heads,
-                                   .kv_heads = heads->kv_heads,
-                                   .head_dim = heads->head_dim,
-                                   .value_dim = heads->value_dim},
-                context_.store->dtype(), options_.training, context_.tables.slopes);
-  context_.ring = &*ring_;
+  const ContextAttentionSizes sizes{.sequences = size_.sequences,
+                                    .length = size_.length,
+                                    .heads = heads->heads,
+                                    .kv_heads = heads->kv_heads,
+                                    .head_dim = heads->head_dim,
+                                    .value_dim = heads->value_dim};
+  const auto make = [&]<class T>() {
+    attention_ =
+        std::make_unique<T>(*context_.backend, arena, *context_.context, sizes,
+                            context_.store->dtype(), options_.training, context_.tables.slopes);
+  };
+  if (method == ContextMethod::Ring)
+    make.operator()<RingAttention>();
+  else
+    make.operator()<UlyssesAttention>();
+  context_.attention = attention_.get();
 }
 
 void StageScratch::allocate_sums(Arena& arena, const std::vector<Declaration>& blocks) {

@@ -13,6 +13,7 @@
 #include "model/layers/layer_run.h"
 #include "model/model_layers.h"
 #include "model/parameter_store.h"
+#include "model/shard.h"
 
 namespace kintsugi {
 
@@ -78,6 +79,7 @@ struct ModelGroups {
   Communicator* experts = nullptr;  // data ranks with other experts; none: all are here
   bool sequence_parallel = false;
   Dispatch dispatch = Dispatch::AllGather;
+  ContextMethod context_method = ContextMethod::Ring;
 };
 
 // The largest micro-batch of a rank, and what it keeps for the backward.
@@ -150,14 +152,15 @@ class StageScratch {
   Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }
 
  private:
-  void allocate_ring(Arena& arena, const std::vector<Declaration>& blocks);
+  void allocate_attention(Arena& arena, const std::vector<Declaration>& blocks,
+                          ContextMethod method);
   void allocate_sums(Arena& arena, const std::vector<Declaration>& blocks);
 
   ModelLayers layers_;
   StageOptions options_;
   Dispatch dispatch_;
   BatchSize size_;
-  std::optional<RingAttention> ring_;
+  std::unique_ptr<ContextAttention> attention_;
   LayerContext context_;
   std::optional<SharedMemory> shared_;
   StreamBuffers stream_;

@@ -149,7 +149,17 @@ void check_ramp(const Layout& l, const Workload& work) {
   if (work.ramp_start < work.batch) check("batch.ramp.increment", work.ramp_increment);
 }
 
+std::int64_t kv_heads_of_rank(const ModelConfig& m, std::int64_t tp) {
+  return m.kv_heads * kv_copies(m.kv_heads, static_cast<int>(tp)) / tp;
+}
+
 }  // namespace
+
+bool fits_ulysses(const ModelConfig& m, std::int64_t tp, std::int64_t cp) {
+  const std::int64_t kv = kv_heads_of_rank(m, tp);
+  return m.positions() != PositionKind::Retention && m.heads % (tp * cp) == 0 &&
+         (kv % cp == 0 || cp % kv == 0);
+}
 
 void check_tensor_ranks(const ModelConfig& m, std::int64_t tp, const std::string& name) {
   if (tp == 1) return;
@@ -186,11 +196,31 @@ void check_tensor(const Layout& l, const Workload& work) {
 }
 
 void check_context(const Layout& l, std::int64_t length) {
-  const std::int64_t chunks = std::int64_t{2} * l.cp, below = length / chunks * chunks;
+  const std::int64_t chunks = l.context_chunks(), below = length / chunks * chunks;
   if (l.cp > 1 && length != below)
     user_error(
         "data.sequence_length is {}, but layout.cp {} splits it into {} equal chunks: use {}{}",
         length, l.cp, chunks, below > 0 ? fmt::format("{} or ", below) : "", below + chunks);
+}
+
+void check_ulysses(const Layout& l, const ModelConfig& m) {
+  if (l.context != ContextMethod::Ulysses) return;
+  if (l.cp == 1) user_error("layout.context is ulysses, but layout.cp is 1: raise cp or remove it");
+  if (m.positions() == PositionKind::Retention)
+    user_error(
+        "layout.context is ulysses, which shares the heads of attention, but family {} has "
+        "retention: use ring",
+        to_string(m.family));
+  const std::int64_t heads = m.heads / l.tp, kv = kv_heads_of_rank(m, l.tp);
+  if (heads % l.cp != 0)
+    user_error("layout.cp is {}, which must divide the {} of a tensor rank with ulysses: use {}",
+               l.cp, format_number(heads, "head"),
+               nearest_divisors(heads, std::min<std::int64_t>(l.cp, heads)));
+  if (!fits_ulysses(m, l.tp, l.cp))
+    user_error(
+        "layout.cp is {}, and a tensor rank has {} key-value heads: with ulysses one must divide "
+        "the other",
+        l.cp, kv);
 }
 
 void check_pipeline(const Layout& l, const Workload& work) {
@@ -290,6 +320,7 @@ bool fits_shards(const Layout& l) {
 std::string to_string(const Layout& l) {
   std::string text = fmt::format("tp{} pp{} dp{} micro{}", l.tp, l.pp, l.dp, l.micro_batch);
   if (l.cp > 1) text += fmt::format(" cp{}", l.cp);
+  if (l.context != ContextMethod::Ring) text += fmt::format(" {}", to_string(l.context));
   if (l.pp > 1) text += fmt::format(" {}", to_string(l.schedule));
   if (l.chunks > 1) text += fmt::format(" chunks{}", l.chunks);
   if (!l.split.empty()) text += fmt::format(" split{}", fmt::join(l.split, ","));
@@ -306,12 +337,13 @@ std::string to_string(const Layout& l) {
 }
 
 std::string to_flow_yaml(const Layout& l) {
-  std::string experts;
+  std::string context, experts;
+  if (l.cp > 1) context = fmt::format(", context: {}", to_string(l.context));
   if (l.ep > 0) experts = fmt::format(", ep: {}, dispatch: {}", l.ep, to_string(l.dispatch));
   return fmt::format(
-      "{{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
+      "{{tp: {}, cp: {}{}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}{}}}",
-      l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group, l.sequence_parallel,
+      l.tp, l.cp, context, l.pp, l.dp, l.chunks, l.zero, l.shard_group, l.sequence_parallel,
       to_string(l.schedule), to_string(l.recompute), l.recompute_every, experts);
 }
 
@@ -336,6 +368,7 @@ Layout fit_layout(Layout l, const Workload& work, int ranks) {
   check_ramp(l, work);
   check_context(l, work.length);
   check_tensor(l, work);
+  check_ulysses(l, work.model);
   check_pipeline(l, work);
   check_shards(l);
   check_experts(l, work.model);

@@ -32,7 +32,8 @@ std::vector<StageLayers> stage_layers(const std::vector<int>& split, int stages,
 // for one, and the engine is built from one.
 struct Layout {
   int tp = 1, cp = 1, pp = 1;
-  int dp = 1;  // 0: all remaining ranks; fit_layout fills it in
+  ContextMethod context = ContextMethod::Ring;  // how the cp ranks attend
+  int dp = 1;                                   // 0: all remaining ranks; fit_layout fills it in
   int chunks = 1;
   PipelineKind schedule = PipelineKind::OneForwardOneBackward;
   std::vector<int> split = {};   // layers of each pipeline chunk; empty: balanced
@@ -46,6 +47,10 @@ struct Layout {
   int recompute_every = 1;  // recompute layers 0, n, 2n, …
 
   int ranks() const { return tp * cp * pp * dp; }
+  // Of equal length, into which a sequence is split.
+  std::int64_t context_chunks() const {
+    return std::int64_t{context == ContextMethod::Ring ? 2 : 1} * cp;
+  }
   int expert_ranks() const { return ep == 0 ? 1 : ep / tp; }  // data ranks with different experts
   bool operator==(const Layout&) const = default;
 };
@@ -67,6 +72,10 @@ bool fits_shards(const Layout& layout);
 // Returns the layout with dp filled in for `ranks`. Throws UserError if a size does not divide; the
 // message names the nearest values that do.
 Layout fit_layout(Layout layout, const Workload& work, int ranks);
+
+// Whether each of cp context ranks can have some of the heads of a tensor rank, for a tp that
+// check_tensor_ranks accepts.
+bool fits_ulysses(const ModelConfig& model, std::int64_t tp, std::int64_t cp);
 
 // UserError if tp ranks cannot share a model: tp must divide its heads and MLP columns, and fit its
 // key-value heads and vocabulary. `name` is what the message calls tp.

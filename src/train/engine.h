@@ -227,7 +227,7 @@ class Engine {
     return batch.length > 0 ? batch.length : options_.length;
   }
   ContextShard shard_of(const TokenBatch& batch) const {
-    return {context_shard_.ranks, context_shard_.rank, length_of(batch)};
+    return {context_shard_.ranks, context_shard_.rank, length_of(batch), context_shard_.method};
   }
   std::int64_t sequences_of(const TokenBatch& batch) const {
     return static_cast<std::int64_t>(batch.ids.size()) / length_of(batch);

@@ -119,13 +119,15 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number, bool plain) {
       batch.positions.size(), batch.document_start.size());
   upload_shard(slot.positions, shard, batch.positions, first, count);
   micro.document_start = slot.document_start.rows(0, shard.ranks * count);
-  const std::int32_t* starts = context_shard_of(shard, batch.document_start, first, count);
-  if (shard.ranks > 1) {
-    staging_.first_keys.resize(static_cast<std::size_t>(micro.document_start.elements()));
-    first_visible_keys(staging_.first_keys, shard, {starts, staging_.tokens.size()});
-    starts = staging_.first_keys.data();
+  if (shard.ranks == 1 || shard.method == ContextMethod::Ulysses) {  // of the whole sequences
+    micro.document_start = micro.document_start.view({count, shard.length});
+    backend_->upload(micro.document_start, batch.document_start.data() + first * shard.length);
+    return micro;
   }
-  backend_->upload(micro.document_start, starts);
+  const std::int32_t* const starts = context_shard_of(shard, batch.document_start, first, count);
+  staging_.first_keys.resize(static_cast<std::size_t>(micro.document_start.elements()));
+  first_visible_keys(staging_.first_keys, shard, {starts, staging_.tokens.size()});
+  backend_->upload(micro.document_start, staging_.first_keys.data());
   return micro;
 }
 

@@ -416,7 +416,9 @@ TEST_F(PlanSearchCommand, NamesTheImpossibleLimit) {
         std::pair("--tp 64", "--tp 64 does not divide the model's 32 heads"),
         std::pair("--pp 64", "--pp 64: the model has 32 layers"),
         std::pair("--micro 7", "--micro 7 does not divide a batch of 512 sequences"),
-        std::pair("--cp 32 --length 96", "--cp 32 needs sequences of a multiple of 64 tokens"),
+        std::pair("--cp 32 --length 80", "--cp 32 needs sequences of a multiple of 32 tokens"),
+        std::pair("--cp 32 --length 96 --context ring", "of a multiple of 64 tokens, not 96"),
+        std::pair("--cp 64 --context ulysses", "does not fit 32 heads and 8 key-value heads"),
         std::pair("--tp 16 --pp 8", "--tp 16 --pp 8 together need a multiple of 128 GPUs, not 64"),
         std::pair("--tp 8 --pp 8 --zero 1",
                   "--zero 1 has nothing to shard: with --tp 8 --pp 8 there"),
@@ -424,7 +426,7 @@ TEST_F(PlanSearchCommand, NamesTheImpossibleLimit) {
                   "has --tp 16 --cp 1 --pp 2 --micro 17 --schedule interleaved: without"),
         std::pair("--tp 0", "--tp"), std::pair("--cp -1", "--cp"), std::pair("--pp 0", "--pp"),
         std::pair("--micro 0", "--micro"), std::pair("--recompute some", "some"),
-        std::pair("--schedule best", "zb-h1")})
+        std::pair("--schedule best", "zb-h1"), std::pair("--context star", "ring or ulysses")})
     EXPECT_THAT(mistake(plan + limits), HasSubstr(why));
   EXPECT_THAT(
       mistake(

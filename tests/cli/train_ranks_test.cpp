@@ -111,6 +111,7 @@ TEST_F(TrainOnRanks, EveryLayoutIsTheRunOfOneProcess) {
   const std::vector<std::pair<std::string, std::string>> layouts = {
       {"tensor", "--set layout.tp=2 --set layout.pp=2"},
       {"context", "--set layout.cp=2 --set layout.dp=2 --set layout.zero=3"},
+      {"ulysses", "--set layout.cp=4 --set layout.context=ulysses --set comm.check=true"},
       {"interleaved",
        "--set layout.tp=2 --set layout.sequence_parallel=true --set layout.pp=2 --set "
        "layout.schedule=interleaved --set layout.chunks=2 --set comm.check=true"},
@@ -183,7 +184,9 @@ TEST_F(TrainOnRanks, PackedRunsAreTheRunOfOneProcess) {
   EXPECT_EQ(train(4, "tensor", "--set layout.tp=2 --set layout.pp=2" + packed), 0)
       << errors("tensor");
   EXPECT_EQ(train(2, "context", "--set layout.cp=2" + packed), 0) << errors("context");
-  for (const char* run : {"zero", "tensor", "context"}) {
+  EXPECT_EQ(train(2, "ulysses", "--set layout.cp=2 --set layout.context=ulysses" + packed), 0)
+      << errors("ulysses");
+  for (const char* run : {"zero", "tensor", "context", "ulysses"}) {
     expect_same(run, "alone");
     for (std::size_t i = 0; i < 6; ++i)
       EXPECT_EQ(metrics(run)[i].at("targets"), metrics("alone")[i].at("targets")) << run;

@@ -44,6 +44,13 @@ TEST(ContextShard, EveryTokenIsSomewhereOnceAndCostsAreEqual) {
   }
 }
 
+TEST(ContextShard, ConsecutiveTokensForUlysses) {
+  constexpr auto kUlysses = ContextMethod::Ulysses;
+  EXPECT_EQ(positions({2, 1, 6, kUlysses}), (Row{3, 4, 5}));
+  EXPECT_EQ(positions({3, 0, 12, kUlysses}), (Row{0, 1, 2, 3}));
+  EXPECT_EQ(positions({1, 0, 3, kUlysses}), (Row{0, 1, 2}));
+}
+
 TEST(ContextShard, LengthsThatCannotBeSharded) {
   EXPECT_NO_THROW(check_context_shard(24, 4));
   EXPECT_NO_THROW(check_context_shard(7, 1));

@@ -46,7 +46,13 @@ TEST(Equivalence, NarrowCases) {
        {"pp=2 schedule=zb-h1 layers=5 passes=3 split=back recompute=full recompute_every=2",
         "pp=2 layers=5 passes=3 split=back recompute=selective recompute_every=2 zero=3 dp=2",
         // The input half of a backward recomputes nothing, and retention has a norm of its own.
-        "pp=2 schedule=zb-h1 layers=2 passes=2 family=retnet recompute=selective"}) {
+        "pp=2 schedule=zb-h1 layers=2 passes=2 family=retnet recompute=selective",
+        // Ulysses of several sequences, with slopes of heads on two kinds of ranks, and with
+        // key-value heads that ranks share.
+        "tp=2 cp=2 context=ulysses family=bloom micro=2 passes=2",
+        "cp=4 context=ulysses family=llama-gqa layers=2 length=12 micro=2 documents=1 "
+        "recompute=full",
+        "cp=2 context=ulysses family=olmo3 layers=2 length=12 documents=1"}) {
     ASSERT_TRUE(valid(parse_layout_case(text))) << text;
     expect_equivalent(parse_layout_case(text));
     if (HasFatalFailure()) return;

@@ -200,8 +200,8 @@ TEST(Fp8Experts, TrainInEveryLayoutAsInOneProcess) {
     const Outcome alone = trained({}, training, 3);
     for (const RankLayout& layout :
          {RankLayout{.tp = 2}, RankLayout{.tp = 2, .sequence_parallel = true}, RankLayout{.cp = 2},
-          RankLayout{.dp = 2, .zero = 3}, RankLayout{.pp = 2, .schedule = ZeroBubbleH1},
-          RankLayout{.dp = 2, .experts = 2},
+          RankLayout{.cp = 2, .context = ContextMethod::Ulysses}, RankLayout{.dp = 2, .zero = 3},
+          RankLayout{.pp = 2, .schedule = ZeroBubbleH1}, RankLayout{.dp = 2, .experts = 2},
           RankLayout{.dp = 2, .zero = 3, .experts = 2, .dispatch = Dispatch::AllToAll},
           RankLayout{.dp = 2, .zero = 1, .experts = 2, .tp = 2}})
       expect_same(trained(layout, training, 3), alone,

@@ -162,13 +162,15 @@ class Formula {
     if (plan_.recompute == Recompute::Selective) sum += own + 2 * T_ * f_;
     if (plan_.recompute == Recompute::Full) sum += layer_activations(Recompute::None) - 2 * own;
     sum += 4 * T_ * (2 * (p_ > 1 ? m_ : 1) + 1);  // tokens, targets, positions
-    if (c_ > 1) {
+    if (ulysses()) sum += 4 * T_;
+    if (c_ > 1 && !ulysses()) {
       const double queries = T_ * a_ * d_, keys = T_ * kv_ * d_;
       sum += 4 * T_ + (2 + 4 + 4) * queries + 4 * T_ * a_ + 2 * 2 * keys;
       if (traits_.positions == PositionKind::Alibi) sum += 4 * T_ * c_;
     }
     return sum;
   }
+  bool ulysses() const { return plan_.layout.context == ContextMethod::Ulysses; }
   // Gradients of the residual stream: one in use, one more being sent to the previous stage. In
   // GPipe, the head's gradients of all micro-batches.
   double gradients_in_flight() const {
@@ -181,7 +183,10 @@ class Formula {
 
   double communication(bool layer_gradients) const {
     double sum = t_ > 1 && last() ? 3 * 4 * t_ * kChunk : 0;
-    if (c_ > 1) sum += 2 * (2 + 4) * 2 * T_ * kv_ * d_;
+    if (ulysses())
+      sum += 2 * 2 * T_ * d_ * (3 * a_ + 2 * std::max(kv_, c_));
+    else if (c_ > 1)
+      sum += 2 * (2 + 4) * 2 * T_ * kv_ * d_;
     const double ends = model_.tied && p_ == 1 ? table() + outer_vectors() + norm_
                                                : std::max(first() ? table() + outer_vectors() : 0,
                                                           last() ? table() + norm_ : 0);
@@ -262,7 +267,10 @@ TEST_P(LayoutMemory, OfTensorRanks) {
 TEST_P(LayoutMemory, OfContextRanks) {
   for (const RankLayout& layout :
        {RankLayout{.cp = 2}, RankLayout{.cp = 8}, RankLayout{.tp = 2, .cp = 2},
-        RankLayout{.tp = 4, .cp = 4, .sequence_parallel = true}})
+        RankLayout{.tp = 4, .cp = 4, .sequence_parallel = true},
+        RankLayout{.cp = 2, .context = ContextMethod::Ulysses},
+        RankLayout{.cp = 4, .context = ContextMethod::Ulysses},
+        RankLayout{.tp = 2, .cp = 2, .context = ContextMethod::Ulysses, .sequence_parallel = true}})
     for (const Recompute recompute : {Recompute::None, Recompute::Full})
       expect_plan({.model = GetParam(), .layout = layout, .length = 16384, .recompute = recompute});
 }

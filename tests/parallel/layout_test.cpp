@@ -155,6 +155,33 @@ TEST(FitLayout, ContextRanksSplitSequencesIntoPairsOfChunks) {
               HasSubstr("into 8 equal chunks: use 8"));
 }
 
+TEST(FitLayout, UlyssesSharesHeads) {
+  constexpr auto kUlysses = ContextMethod::Ulysses;
+  EXPECT_EQ(fit({.layout = {.cp = 3, .context = kUlysses}, .length = 9}, 3),
+            (Grid{.cp = 3, .shard_group = 1}));
+  EXPECT_EQ(fit({.layout = {.tp = 2, .cp = 6, .context = kUlysses}, .length = 6}, 12),
+            (Grid{.tp = 2, .cp = 6, .shard_group = 1}))
+      << "two ranks have the same key-value head";
+  EXPECT_THAT(refusal({.layout = {.cp = 3, .context = kUlysses}, .length = 32}, 3),
+              HasSubstr("layout.cp 3 splits it into 3 equal chunks: use 30 or 33"));
+  EXPECT_THAT(refusal({.layout = {.context = kUlysses}}, 1),
+              HasSubstr("layout.context is ulysses, but layout.cp is 1: raise cp or remove it"));
+  EXPECT_THAT(refusal({.layout = {.tp = 2, .cp = 4, .context = kUlysses}, .length = 8}, 8),
+              HasSubstr("layout.cp is 4, which must divide the 6 heads of a tensor rank with "
+                        "ulysses: use 3 or 6"));
+  EXPECT_THAT(refusal({.layout = {.cp = 4, .context = kUlysses}, .length = 8}, 4),
+              HasSubstr("layout.cp is 4, and a tensor rank has 6 key-value heads: with ulysses one "
+                        "must divide the other"));
+  ModelConfig retention = model();
+  retention.family = Family::Retnet;
+  retention.kv_heads = 0;
+  retention.complete_and_check();
+  EXPECT_THAT(user_error_of([&] {
+                fitted({.layout = {.cp = 2, .context = kUlysses}, .length = 8}, 2, retention);
+              }),
+              HasSubstr("family retnet has retention: use ring"));
+}
+
 TEST(FitLayout, PipelinesFollowTheirSchedules) {
   constexpr auto kInterleaved = PipelineKind::Interleaved;
   EXPECT_EQ(fit({.layout = {.pp = 2, .chunks = 3, .schedule = kInterleaved}, .batch = 4}, 2),

@@ -11,6 +11,7 @@ const RankLayout kLayouts[] = {
     {.dp = 2, .zero = 3},
     {.tp = 2, .sequence_parallel = true},
     {.cp = 2},
+    {.cp = 2, .context = ContextMethod::Ulysses},
     {.pp = 2},
     {.dp = 2, .zero = 2, .cp = 2},
     {.tp = 2, .pp = 2, .chunks = 2, .schedule = PipelineKind::Interleaved},

@@ -80,6 +80,10 @@ inline double gathered(const std::vector<double>& b, const ModelConfig& model,
 //     head                     AR(Thw) + AG(3TtW)              AG(Thw) + RS(Thw) + AG(3TtW)
 //     layer, cp                forward and recomputed forward: c - 1 messages of 2 T kv d w / t
 //                              backward: c - 1 of the same and c - 1 of 2 T kv d W / t
+//     layer, cp with Ulysses   with H = heads / t, K = max(kv / t, c) and an all-to-all that sends
+//                              A2A(x) = x (c - 1) / c
+//                              forward and recomputed forward: A2A(T d w (2 H + 2 K))
+//                              backward: A2A(T d w (4 H + 4 K))
 //     chunk of a pipeline, pp  Rhw to the next chunk, Rhw back to the previous one
 //   each step
 //     tp      AR of W · (gains of q and k; with sp also the other norms, biases of row-parallel
@@ -165,6 +169,12 @@ class StepVolume {
   }
   void add_context(Sent& all) const {
     const double kv = static_cast<double>(std::max<std::int64_t>(1, model_.kv_heads / layout_.tp));
+    if (layout_.context == ContextMethod::Ulysses) {
+      const double heads = static_cast<double>(model_.heads) / t_ + std::max(kv, c_);
+      all[{"cp", Collective::AllToAll}] =
+          m_ * gathered_or_scattered(T_ * d_ * w_ * heads, c_) * (6 * layers() + 2 * repeated());
+      return;
+    }
     const double pair = 2 * T_ * kv * d_;
     all[{"cp", Collective::Send}] =
         m_ * (c_ - 1) * pair * (layers() * (2 * w_ + W_) + repeated() * w_);

@@ -13,7 +13,8 @@ namespace {
 constexpr std::array kCountedGroups = {"world", "tp",   "cp",    "pp",     "kv",
                                        "tied",  "copy", "shard", "replica"};
 constexpr std::array kSending = {Collective::AllReduce, Collective::ReduceScatter,
-                                 Collective::AllGather, Collective::Broadcast, Collective::Send};
+                                 Collective::AllGather, Collective::Broadcast,
+                                 Collective::AllToAll,  Collective::Send};
 
 // Bytes by rank in one of `steps` identical steps.
 std::vector<Sent> counted(const RankLayout& layout, const Training& training, int steps = 2) {
@@ -165,6 +166,10 @@ TEST(CommunicationVolume, OfContextRanks) {
     expect_volume({.cp = 2}, shared_training(model, 2, 2));
     expect_volume({.cp = 4}, shared_training(model, 2, 2));
     expect_volume({.tp = 2, .cp = 2}, shared_training(model, 2, 2));
+    for (const int cp : {2, 4})
+      expect_volume({.cp = cp, .context = ContextMethod::Ulysses}, shared_training(model, 2, 2));
+    expect_volume({.tp = 2, .cp = 2, .context = ContextMethod::Ulysses},
+                  shared_training(model, 2, 2));
   }
 }
 
@@ -193,7 +198,10 @@ TEST(CommunicationVolume, OfRecomputing) {
           Training training = shared_training("llama-gqa");
           training.recompute = recompute;
           training.recompute_every = every;
-          expect_volume(layout, training);
+          for (const ContextMethod context : {ContextMethod::Ring, ContextMethod::Ulysses}) {
+            layout.context = context;
+            expect_volume(layout, training);
+          }
         }
 }
 

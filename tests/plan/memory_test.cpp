@@ -67,6 +67,7 @@ Layout random_layout(std::mt19937& random) {
   layout.sequence_parallel = layout.tp > 1 && random() % 2 == 0;
   layout.recompute = one_of(random, {Recompute::None, Recompute::Selective, Recompute::Full});
   if (layout.recompute != Recompute::None) layout.recompute_every = one_of(random, {1, 2, 3});
+  if (layout.cp > 1) layout.context = one_of(random, {ContextMethod::Ring, ContextMethod::Ulysses});
   return layout;
 }
 

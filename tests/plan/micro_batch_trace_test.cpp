@@ -127,6 +127,19 @@ TEST(MicroBatchTrace, ContextParallelism) {
               0.01);
 }
 
+// A rank sends and receives its part of queries, results and the keys and values of a head.
+TEST(MicroBatchTrace, Ulysses) {
+  const PlanJob job = job_of("llama-8b", 8192);
+  const MicroBatchTrace pass =
+      trace_micro_batch(job, job.model, {.cp = 4, .context = ContextMethod::Ulysses});
+  const Calls forward = calls_of(pass.layers[0].plain.forward, "cp", Collective::AllToAll);
+  EXPECT_EQ(forward.calls, 4);
+  EXPECT_EQ(forward.bytes, 2.0 * 2048 * (2 * 32 + 2 * 8) * 128);
+  const MicroBatchTrace whole = trace_micro_batch(job, job.model, {});
+  EXPECT_NEAR(whole.layers[0].plain.forward.flops() / pass.layers[0].plain.forward.flops(), 4,
+              1e-3);
+}
+
 // planning.md §3: bf16 weights 2, fp32 gradients 4, master and two moments 12 bytes per parameter.
 TEST(StateTrace, BytesPerParameter) {
   const PlanJob job = job_of("llama-8b", 8192);

@@ -1,5 +1,6 @@
 #include "plan/search/search.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -415,6 +416,33 @@ TEST(Search, TriesLimitsAsGiven) {
   EXPECT_GT(count({.gpus = 16, .micro = 21}), 0);
   EXPECT_EQ(count({.gpus = 16, .micro = 5}), 0);
   EXPECT_GT(count({.gpus = 16, .tp = 16}), 0);
+}
+
+// Around a ring and, where heads divide, by Ulysses: of 32 heads and 8 key-value heads for one to
+// 64 ranks, and of one head that RetNet does not have.
+TEST(Search, TriesBothContextMethods) {
+  PlanJob job{.model = load_preset("llama-8b"), .length = 131072, .batch = 64};
+  const Machine machine = load_machine("dgx-h100");
+  const auto tried = [&](SearchLimits limits) {
+    std::set<std::string> all;
+    limits.gpus = 64;
+    for_each_layout(job, machine, limits, [&](const Layout& layout) {
+      EXPECT_NO_THROW(fit_layout(layout, workload_of(job), 64)) << to_string(layout);
+      if (layout.cp > 1)
+        all.insert(fmt::format("tp{} cp{} {}", layout.tp, layout.cp, to_string(layout.context)));
+    });
+    return all;
+  };
+  const std::set<std::string> all = tried({});
+  for (const char* given : {"tp1 cp32 ulysses", "tp1 cp64 ring", "tp4 cp8 ulysses", "tp2 cp2 ring"})
+    EXPECT_TRUE(all.contains(given)) << given;
+  for (const char* impossible : {"tp1 cp64 ulysses", "tp8 cp8 ulysses"})
+    EXPECT_FALSE(all.contains(impossible)) << impossible;
+  EXPECT_EQ(tried({.tp = 2, .cp = 4, .context = "ulysses"}),
+            std::set<std::string>{"tp2 cp4 ulysses"});
+  EXPECT_TRUE(tried({.cp = 64, .context = "ulysses"}).empty());
+  job.model = load_preset("retnet-base");
+  for (const std::string& one : tried({})) EXPECT_THAT(one, HasSubstr("ring"));
 }
 
 // Processor time of this thread, so that other work counts little.

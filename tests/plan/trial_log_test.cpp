@@ -18,6 +18,7 @@ using testing::HasSubstr;
 const Trial kRan{.layout = {.tp = 2,
                             .cp = 2,
                             .pp = 4,
+                            .context = ContextMethod::Ulysses,
                             .dp = 8,
                             .chunks = 3,
                             .schedule = PipelineKind::Interleaved,

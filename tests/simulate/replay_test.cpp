@@ -38,6 +38,7 @@ std::vector<PlannedStep> planned_steps() {
         .sequence_parallel = true}},
       {"llama-1b", {.tp = 4, .pp = 4, .dp = 2, .schedule = ZeroBubbleH1}},
       {"llama-1b", {.cp = 4, .dp = 8, .zero = 1, .recompute = Recompute::Full}},
+      {"llama-1b", {.cp = 4, .context = ContextMethod::Ulysses, .dp = 8, .zero = 1}},
       {"olmoe-1b-7b", {.pp = 2, .dp = 8, .zero = 1, .ep = 4, .dispatch = Dispatch::AllToAll}},
   };
 }

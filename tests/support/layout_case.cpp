@@ -30,6 +30,7 @@ const std::array<FactorLevels, kFactors>& all_levels() {
     for (int i = 0; i < static_cast<int>(tiny_models().size()); ++i) f[kFamily].levels.push_back(i);
     f[kSequenceParallel] = {"sp", switched, {0, 1}};
     f[kCp] = {"cp", {}, {1, 2, 3, 4}};
+    f[kContext] = {"context", {"ring", "ulysses"}, {0, 1}};
     f[kLength] = {"length", {}, {8, 7, 12, 24}};
     f[kDp] = {"dp", {}, {1, 2, 3, 4, 8, 16}};
     f[kZero] = {"zero", {}, {0, 1, 2, 3}};
@@ -82,6 +83,7 @@ bool has_effect(const LayoutCase& c) {
 // What the rules ask of a family, read once: they are asked millions of times.
 struct FamilyRules {
   bool experts = false;
+  bool attention = true;
   int kv_heads = 0;    // the same for any number of heads
   int kv_divisor = 1;  // of the number of heads
 };
@@ -92,6 +94,7 @@ const FamilyRules& rules_of(int family) {
       const bool half = name == "llama-gqa" || name == "qwen2" || name == "olmo3" ||
                         name == "mixtral" || name == "glm4_moe";
       rules.push_back({.experts = tiny_model(name, 1).experts.has_value(),
+                       .attention = name != "retnet",
                        .kv_heads = name == "qwen3" ? 1 : 0,
                        .kv_divisor = half ? 2 : 1});
     }
@@ -125,6 +128,19 @@ bool may_spread_experts(const LayoutCase& c) {
   return shard % experts == 0 || experts % shard == 0;
 }
 
+// With Ulysses, each of cp ranks has some of the query heads of a tensor rank, and equally many
+// key-value heads or one of them.
+bool may_share_heads(const LayoutCase& c) {
+  const auto known = [&](std::size_t factor) { return c[factor] != LayoutCase::kOpen; };
+  if (c[kContext] != 1) return true;
+  if (c[kCp] == 1 || (known(kFamily) && !rules_of(c[kFamily]).attention)) return false;
+  if (!known(kCp) || !known(kTp) || !known(kHeads)) return true;
+  if (c[kHeads] % (c[kTp] * c[kCp]) != 0) return false;
+  if (!known(kFamily)) return true;
+  const int kv = std::max(1, kv_heads_of(c[kFamily], c[kHeads]) / c[kTp]);
+  return kv % c[kCp] == 0 || c[kCp] % kv == 0;
+}
+
 }  // namespace
 
 const FactorLevels& levels_of(std::size_t factor) { return all_levels()[factor]; }
@@ -141,6 +157,7 @@ RankLayout LayoutCase::layout() const {
           .dispatch = static_cast<Dispatch>(values[kDispatch]),
           .tp = values[kTp],
           .cp = values[kCp],
+          .context = static_cast<ContextMethod>(values[kContext]),
           .pp = values[kPp],
           .chunks = values[kChunks],
           .schedule = static_cast<PipelineKind>(values[kSchedule]),
@@ -272,7 +289,10 @@ bool may_become_valid(const LayoutCase& c, bool affordable) {
     if (kv % c[kTp] != 0 && c[kTp] % kv != 0) return false;
   }
   if (c[kTp] == 1 && c[kSequenceParallel] == 1) return false;
-  if (known({kCp, kLength}) && c[kCp] > 1 && c[kLength] % (2 * c[kCp]) != 0) return false;
+  const int chunks = c[kContext] == 0 ? 2 : 1;  // of a context rank
+  if (known({kCp, kContext, kLength}) && c[kCp] > 1 && c[kLength] % (chunks * c[kCp]) != 0)
+    return false;
+  if (!may_share_heads(c)) return false;
   if (known({kCp, kLength, kTp}) && c[kSequenceParallel] == 1 && c[kLength] / c[kCp] % c[kTp] != 0)
     return false;
   if (c[kShardGroup] > 0 && c[kZero] == 0) return false;

@@ -25,6 +25,7 @@ enum Factor : std::size_t {
   kFamily,
   kSequenceParallel,
   kCp,
+  kContext,
   kLength,
   kDp,
   kZero,

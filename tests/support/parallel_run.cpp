@@ -106,6 +106,7 @@ std::string to_string(const RankLayout& layout) {
   if (layout.experts > 1)
     text +=
         fmt::format(", experts on {} data ranks by {}", layout.experts, to_string(layout.dispatch));
+  if (layout.context != ContextMethod::Ring) text += fmt::format(", {}", to_string(layout.context));
   if (layout.sequence_parallel) text += ", sequence parallel";
   if (layout.pp > 1) text += fmt::format(", {}", to_string(layout.schedule));
   if (layout.chunks > 1) text += fmt::format(" with {} chunks", layout.chunks);
@@ -193,6 +194,7 @@ Layout Training::layout(const RankLayout& ranks) const {
   return {.tp = ranks.tp,
           .cp = ranks.cp,
           .pp = ranks.pp,
+          .context = ranks.context,
           .dp = ranks.dp,
           .chunks = ranks.chunks,
           .schedule = ranks.schedule,

@@ -22,6 +22,7 @@ struct RankLayout {
   Dispatch dispatch = Dispatch::AllGather;
   int tp = 1;
   int cp = 1;
+  ContextMethod context = ContextMethod::Ring;
   int pp = 1;
   int chunks = 1;
   PipelineKind schedule = PipelineKind::OneForwardOneBackward;

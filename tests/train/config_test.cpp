@@ -413,13 +413,16 @@ TEST(RunConfigErrors, DataSourcesThatDisagree) {
 TEST(RunConfigErrors, Layouts) {
   EXPECT_THAT(set_error("layout.shard_group=2"), HasSubstr("layout.zero 0 shards nothing"));
   EXPECT_THAT(set_error("layout.zero=4"), HasSubstr("layout.zero is 4"));
+  EXPECT_THAT(set_error("layout.context=star"),
+              HasSubstr("'star' is not a method of context parallelism: ring or ulysses"));
   EXPECT_THAT(set_error("comm.reduce=fp16"), HasSubstr("gradients are reduced in fp32 or bf16"));
   EXPECT_THAT(error_of(kShort, {"comm.reduce=bf16", "train.precision=fp64"}),
               HasSubstr("an fp64 run sums in fp64"));
   for (const char* assignment :
        {"layout.dp=8", "layout.dp=auto", "layout.zero=3", "comm.reduce=bf16", "comm.check=true",
         "layout.recompute=full", "layout.recompute=selective", "layout.tp=2", "layout.cp=2",
-        "layout.pp=2", "layout.chunks=2", "layout.sequence_parallel=true"})
+        "layout.context=ulysses", "layout.pp=2", "layout.chunks=2",
+        "layout.sequence_parallel=true"})
     EXPECT_EQ(set_error(assignment), "no error") << assignment;
 }
 

@@ -58,6 +58,7 @@ TEST(RunConfigLayout, IsWrittenAsTextAndReadBack) {
   const Layout chosen{.tp = 2,
                       .cp = 3,
                       .pp = 4,
+                      .context = ContextMethod::Ulysses,
                       .dp = 0,
                       .chunks = 2,
                       .schedule = PipelineKind::Interleaved,

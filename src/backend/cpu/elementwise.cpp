@@ -32,6 +32,10 @@ void CpuBackend::do_copy(Tensor destination, Tensor source) {
   if (destination.contiguous() && source.contiguous()) {
     destination = destination.view({1, destination.elements()});
     source = source.view({1, source.elements()});
+  } else if (source.rank() == 4) {
+    for (std::int64_t i = 0; i < source.extent(0); ++i)
+      do_copy(destination.select(0, i), source.select(0, i));
+    return;
   } else {
     destination = as_rows(destination);
     source = as_rows(source);

@@ -217,6 +217,8 @@ std::string legend(const std::vector<Evaluation>& rows) {
     if (given) text += fmt::format("; {}", form);
   };
   add(layout([](const Layout& l) { return l.cp > 1; }), "cp: context parallel ranks");
+  add(layout([](const Layout& l) { return l.context == ContextMethod::Ulysses; }),
+      "ulysses: these share the heads of attention");
   add(layout([](const Layout& l) { return l.ep > 0; }), "ep: ranks that share experts");
   add(layout([](const Layout& l) { return l.chunks > 1; }), "chunks: stages per pipeline rank");
   add(layout([](const Layout& l) { return l.zero > 0; }),
@@ -376,6 +378,7 @@ nlohmann::ordered_json to_json(const Layout& l, bool experts) {
                                    {"sequence_parallel", l.sequence_parallel},
                                    {"recompute", to_string(l.recompute)},
                                    {"recompute_every", l.recompute_every}};
+  if (l.cp > 1) layout.update({{"context", to_string(l.context)}});
   if (experts) layout.update({{"ep", std::max(l.ep, l.tp)}, {"dispatch", to_string(l.dispatch)}});
   return layout;
 }

@@ -223,6 +223,7 @@ Machine checked_machine(PlanSearchOptions& options) {
     user_error("--eur-per-gpu-hour has no effect without --tokens, --scaling or --rank-by cost");
   if (!limits.schedule.empty()) parse_pipeline_kind(limits.schedule);
   if (!limits.recompute.empty()) parse_recompute(limits.recompute);
+  if (!limits.context.empty()) parse_context_method(limits.context);
   return machine;
 }
 
@@ -280,6 +281,8 @@ void add_search_limits(CLI::App& command, SearchLimits& limits) {
       "Only layouts with this recomputation: none, selective or full");
   add("--schedule", limits.schedule,
       "Only layouts with this schedule: gpipe, 1f1b, interleaved or zb-h1");
+  add("--context", limits.context,
+      "Only layouts whose context-parallel ranks attend in this way: ring or ulysses");
 }
 
 void add_offload_option(CLI::App& command, SearchLimits& limits) {

@@ -66,7 +66,7 @@ Values values_of(const LossCase& one) {
   const int shard = l.zero == 0 ? 0 : l.shard_group == 0 ? l.zero : 3 + l.zero;  // hybrids apart
   const int ep = l.expert_ranks() == 1 ? 0 : l.dispatch == Dispatch::AllGather ? 1 : 2;
   return {l.tp > 1,
-          l.cp > 1,
+          l.cp == 1 ? 0 : 1 + static_cast<int>(l.context),
           static_cast<int>(l.schedule) + (l.pp > 1 ? 10 : 0),
           shard,
           l.sequence_parallel,
@@ -90,6 +90,7 @@ std::string name_of(const LossCase& one) {
   const auto add = [&](const std::string& word) { text += (text.empty() ? "" : ", ") + word; };
   for (const auto& [word, size] : {std::pair("tp", l.tp), {"cp", l.cp}, {"pp", l.pp}, {"dp", l.dp}})
     if (size > 1) add(fmt::format("{} {}", word, size));
+  if (l.context != ContextMethod::Ring) add(std::string(to_string(l.context)));
   if (l.expert_ranks() > 1)
     add(fmt::format("ep {}{}", l.ep, l.dispatch == Dispatch::AllToAll ? " all-to-all" : ""));
   if (l.zero > 0) add(fmt::format("zero {}", l.zero));
@@ -108,6 +109,12 @@ struct Shards {
   bool hybrid = false;
 };
 constexpr Shards kShards[] = {{0}, {1}, {2}, {3}, {1, true}, {2, true}, {3, true}};
+
+struct ContextRanks {
+  int cp = 1;
+  ContextMethod method = ContextMethod::Ring;
+};
+constexpr ContextRanks kContexts[] = {{}, {2, ContextMethod::Ring}, {2, ContextMethod::Ulysses}};
 
 void for_each_pipeline(const std::function<void(int pp, PipelineKind, int chunks)>& use) {
   use(1, PipelineKind::OneForwardOneBackward, 1);
@@ -132,7 +139,7 @@ std::vector<LossCase> candidates(int ranks) {
     if (runs(one, ranks)) all.push_back(std::move(one));
   };
   for (const int tp : {1, 2})
-    for (const int cp : {1, 2})
+    for (const ContextRanks& context : kContexts)
       for_each_pipeline([&](int pp, PipelineKind schedule, int chunks) {
         for (const Shards& shards : kShards)
           for (const bool sequence : {false, true})
@@ -142,8 +149,9 @@ std::vector<LossCase> candidates(int ranks) {
                 for (const bool muon : {false, true}) {
                   LossCase one{.experts = model > 0, .muon = muon};
                   one.layout = {.tp = tp,
-                                .cp = cp,
+                                .cp = context.cp,
                                 .pp = pp,
+                                .context = context.method,
                                 .chunks = chunks,
                                 .schedule = schedule,
                                 .ep = model > 1 ? 2 * tp : 0,
@@ -181,6 +189,7 @@ std::vector<LossCase> group_cases(int ranks, int node_ranks) {
       {.group = "tp", .layout = {.tp = most}},
       {.group = "tp", .layout = {.tp = most, .sequence_parallel = true}},
       {.group = "cp", .layout = {.cp = most}},
+      {.group = "cp", .layout = {.cp = most, .context = ContextMethod::Ulysses}},
       {.group = "pp", .layout = {.pp = most}},
       {.group = "pp",
        .layout = {.pp = part_of(ranks, 4), .chunks = 2, .schedule = Kind::Interleaved}},

@@ -22,8 +22,8 @@ void attend(const LayerRun& run, Tensor out, Tensor log_sum_exp, const Attention
   const auto [q, k, v] = by_sequence(heads, run);
   options.document_start = run.batch.document_start;
   const Tensor all = by_sequence(out, run), sums = sums_of(log_sum_exp, run);
-  if (const RingAttention* const ring = run.context.ring)
-    ring->forward(all, sums, q, k, v, options.scale, options.document_start, options.window);
+  if (const ContextAttention* const context = run.context.attention)
+    context->forward(all, sums, q, k, v, options.scale, options.document_start, options.window);
   else
     run.backend().attention_forward(all, sums, q, k, v, options);
 }
@@ -35,9 +35,9 @@ void attend_backward(const LayerRun& run, const AttentionHeads& gradient, Tensor
   options.document_start = run.batch.document_start;
   const Tensor dall = by_sequence(dout, run), all = by_sequence(out, run),
                sums = sums_of(log_sum_exp, run);
-  if (const RingAttention* const ring = run.context.ring)
-    ring->backward(dq, dk, dv, dall, all, sums, q, k, v, options.scale, options.document_start,
-                   options.window);
+  if (const ContextAttention* const context = run.context.attention)
+    context->backward(dq, dk, dv, dall, all, sums, q, k, v, options.scale, options.document_start,
+                      options.window);
   else
     run.backend().attention_backward(dq, dk, dv, dall, all, sums, q, k, v, options);
 }

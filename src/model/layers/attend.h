@@ -4,8 +4,8 @@
 
 namespace kintsugi {
 
-// Attention as layers use it: on the tokens of a micro-batch, with context parallelism around the
-// ring of its ranks, or on the tokens of a step of generation.
+// Attention as layers use it: on the tokens of a micro-batch, with context parallelism
+// (ContextAttention), or on the tokens of a step of generation.
 
 // Queries, keys and values, or their gradients: (tokens, heads, dim) views.
 struct AttentionHeads {

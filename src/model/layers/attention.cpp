@@ -11,7 +11,7 @@ namespace kintsugi {
 namespace {
 
 // Projections to q, k, v, norms of q and k, RoPE, attention, output projection, on this rank's
-// heads. With context parallelism, attention is RingAttention.
+// heads. With context parallelism, attention is ContextAttention.
 class Attention final : public Sublayer {
  public:
   explicit Attention(const AttentionSpec& spec)
@@ -47,7 +47,7 @@ class Attention final : public Sublayer {
                .per_token = kv_heads_ * spec_.head_dim,
                .queries = spec_.heads / spec_.kv_heads});
     d.positions({.rope = spec_.rope, .slopes = spec_.alibi ? heads_ : 0});
-    d.ring({heads_, kv_heads_, spec_.head_dim, spec_.head_dim});
+    d.context_heads({heads_, kv_heads_, spec_.head_dim, spec_.head_dim});
     // Two matmuls per query: scores and weighted sum of values. Causal attention computes half of
     // the square; with a window, only the first `window` rows are short.
     const double length = static_cast<double>(d.length()),

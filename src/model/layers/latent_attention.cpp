@@ -40,7 +40,7 @@ class LatentAttention final : public Sublayer {
     declare_workspace(d);
     d.cache({.label = "latents", .per_token = cached_width(), .queries = heads_});
     d.positions({.rope = spec_.rope});
-    d.ring({heads_, heads_, spec_.key_dim(), spec_.value_dim});
+    d.context_heads({heads_, heads_, spec_.key_dim(), spec_.value_dim});
     // Scores and weighted sums of values; causal attention computes half of the square.
     const auto length = static_cast<double>(d.length()),
                per_key = 2.0 * static_cast<double>(spec_.heads) *

@@ -6,7 +6,7 @@
 #include "backend/backend.h"
 #include "comm/communicator.h"
 #include "model/declaration.h"
-#include "model/layers/ring_attention.h"
+#include "model/layers/context_attention.h"
 #include "model/micro_batch.h"
 #include "model/parameter_store.h"
 #include "model/positions.h"
@@ -66,7 +66,7 @@ struct LayerContext {
   LayerSums sums = {};
   // Context parallelism only:
   Communicator* context = nullptr;
-  const RingAttention* ring = nullptr;
+  const ContextAttention* attention = nullptr;
   // Data ranks with other experts, if there are any:
   Communicator* experts = nullptr;
 };

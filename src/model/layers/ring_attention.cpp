@@ -18,7 +18,7 @@ Tensor flat(const Tensor& x) { return x.view({x.elements()}); }
 }  // namespace
 
 RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group,
-                             const RingAttentionSizes& sizes, DType dtype, bool training,
+                             const ContextAttentionSizes& sizes, DType dtype, bool training,
                              Tensor alibi_slopes)
     : backend_(&backend), group_(&group), sizes_(sizes), dtype_(dtype), slopes_(alibi_slopes) {
   KINTSUGI_CHECK(group.size() > 1, "ring attention needs more than one rank");

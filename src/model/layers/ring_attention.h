@@ -3,41 +3,26 @@
 #include <array>
 #include <cstdint>
 
-#include "backend/backend.h"
-#include "comm/communicator.h"
+#include "model/layers/context_attention.h"
 
 namespace kintsugi {
 
-struct RingAttentionSizes {
-  std::int64_t sequences = 0;  // maximum per micro-batch
-  std::int64_t length = 0;     // local tokens per sequence: ContextShard::local_length()
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;   // of queries and keys
-  std::int64_t value_dim = 0;  // of values and outputs
-};
-
-// Causal attention over sequences that are sharded by ContextShard. Every rank sends keys and
-// values to the next rank of the ring while it computes on those that it has. In the backward, the
-// gradients of keys and values follow them around the ring until they are back on their own rank.
-// All layers of a stage share one RingAttention.
-//
-// Shapes: q and its gradient (sequences, length, heads, head_dim), k and its (sequences, length,
-// kv_heads, head_dim); v and out with value_dim; lse (sequences, heads, length).
-class RingAttention {
+// Every rank sends keys and values to the next rank of the ring while it computes on those that it
+// has. In the backward, the gradients of keys and values follow them around the ring until they are
+// back on their own rank.
+class RingAttention final : public ContextAttention {
  public:
   // Allocates all memory. alibi_slopes (heads), fp32; empty: none.
   RingAttention(Backend& backend, Arena& arena, Communicator& group,
-                const RingAttentionSizes& sizes, DType dtype, bool training,
+                const ContextAttentionSizes& sizes, DType dtype, bool training,
                 Tensor alibi_slopes = {});
 
-  // first_keys (ranks * sequences, length), int32, from first_visible_keys(); empty: every sequence
-  // is one document. window: as in AttentionOptions.
+  // first_keys (ranks * sequences, length), int32, from first_visible_keys().
   void forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, double scale,
-               Tensor first_keys = {}, std::int64_t window = 0) const;
+               Tensor first_keys, std::int64_t window) const override;
   void backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                Tensor k, Tensor v, double scale, Tensor first_keys = {},
-                std::int64_t window = 0) const;
+                Tensor k, Tensor v, double scale, Tensor first_keys,
+                std::int64_t window) const override;
 
  private:
   // Keys and values (or their gradients) of all sequences, sent as one message.
@@ -78,7 +63,7 @@ class RingAttention {
 
   Backend* backend_;
   Communicator* group_;
-  RingAttentionSizes sizes_;
+  ContextAttentionSizes sizes_;
   DType dtype_;
   Tensor slopes_;
   std::array<Tensor, 2> kv_;       // current and next keys and values

@@ -200,7 +200,8 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
       case Kind::Collective: {
         // A rank sends while it receives: only the receive counts.
         const bool counts = o.collective != Collective::Send;
-        const bool dispatches = o.collective == Collective::AllToAll;
+        const bool of_experts = o.group == to_string(GroupKind::Experts);
+        const bool dispatches = o.collective == Collective::AllToAll && of_experts;
         const double bytes = (dispatches ? software.all_to_all : 1) * o.bytes;
         double busy =
             counts ? software.communication * collective_s(links(o.group), o.collective, bytes) : 0;
@@ -208,7 +209,7 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
         const bool all_reduce = o.collective == Collective::AllReduce;
         if (o.group == "tp" && !all_reduce && links(o.group).nodes == 1)
           busy -= std::min(software.hides_tensor * busy, matmul_time);
-        if (o.group == to_string(GroupKind::Experts)) busy *= 1 - software.hides_experts;
+        if (of_experts) busy *= 1 - software.hides_experts;
         wire = std::max(wire, now) + busy;
         done[o.ticket] = wire;
         if (!software.overlaps_tensor && o.group == "tp") {

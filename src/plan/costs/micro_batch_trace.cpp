@@ -65,7 +65,8 @@ class Tracer {
                       .context = &groups_[GroupKind::Cp],
                       .experts = &groups_[GroupKind::Experts],
                       .sequence_parallel = layout.sequence_parallel,
-                      .dispatch = layout.dispatch} {
+                      .dispatch = layout.dispatch,
+                      .context_method = layout.context} {
     const bool owns_all = grid_of(layout, job.model).shard() == 1;
     if (owns_all) leave_unrounded();
     store_.allocate_quantized(weights_,
@@ -186,7 +187,8 @@ class Tracer {
     calls();
     for (TracedOperation& operation : trace_.operations)  // the dispatcher's
       if (operation.kind == TracedOperation::Kind::Collective &&
-          operation.collective == Collective::AllToAll)
+          operation.collective == Collective::AllToAll &&
+          operation.group == to_string(GroupKind::Experts))
         operation.bytes *= busiest_.visits;
     return std::move(trace_);
   }

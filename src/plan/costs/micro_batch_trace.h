@@ -48,8 +48,8 @@ struct MicroBatchTrace {
   std::int64_t tokens = 0;  // of a micro-batch on this rank
 };
 
-// Depends only on tp, cp, ep, dispatch, sequence_parallel, micro_batch and recompute of the layout,
-// and with fp8 on whether it has ZeRO 3.
+// Depends only on tp, cp, context, ep, dispatch, sequence_parallel, micro_batch and recompute of
+// the layout, and with fp8 on whether it has ZeRO 3.
 MicroBatchTrace trace_micro_batch(const PlanJob& job, const ModelLayers& model,
                                   const Layout& layout);
 

@@ -34,6 +34,7 @@ std::vector<GivenLimit> given_limits(const SearchLimits& limits) {
   add_if_given("--zero", &SearchLimits::zero);
   add_if_given("--recompute", &SearchLimits::recompute);
   add_if_given("--schedule", &SearchLimits::schedule);
+  add_if_given("--context", &SearchLimits::context);
   add_if_given("--offload", &SearchLimits::offload);
   return all;
 }
@@ -78,9 +79,17 @@ std::string why_not_tp(const ModelConfig& m, const SearchLimits& l) {
 std::string why_not_cp(const PlanJob& job, const SearchLimits& l) {
   if (l.gpus % l.cp != 0)
     return fmt::format("--cp {} does not divide {}", l.cp, format_number(l.gpus, "GPU"));
-  if (l.cp > 1 && job.length % (2 * std::int64_t{l.cp}) != 0)
-    return fmt::format("--cp {} needs sequences of a multiple of {} tokens, not {}", l.cp,
-                       2 * std::int64_t{l.cp}, job.length);
+  const ModelConfig& m = job.model;
+  const bool ulysses = l.context != "ring" && fits_ulysses(m, std::max(1, l.tp), l.cp);
+  if (l.context == "ulysses" && m.positions() == PositionKind::Retention)
+    return "--context ulysses is for attention, and the model has retention";
+  if (l.context == "ulysses" && !ulysses)
+    return fmt::format("--cp {} with --context ulysses does not fit {} and {} key-value heads",
+                       l.cp, format_number(m.heads, "head"), m.kv_heads);
+  const std::int64_t chunks = std::int64_t{ulysses ? 1 : 2} * l.cp;
+  if (l.cp > 1 && job.length % chunks != 0)
+    return fmt::format("--cp {} needs sequences of a multiple of {} tokens, not {}", l.cp, chunks,
+                       job.length);
   return "";
 }
 

@@ -72,8 +72,9 @@ const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
   // Where fp8 weights come from: master weights, a copy of all, or one that is gathered.
   const bool owns_all = grid_of(l, job_.model).shard() == 1;
   const int fp8_source = !job_.model.fp8.on() || owns_all ? 0 : l.zero == 3 ? 2 : 1;
-  auto& entry = micro_batch_costs_[{l.tp, l.cp, l.expert_ranks(), l.dispatch, l.sequence_parallel,
-                                    l.micro_batch, l.recompute, slow_host, fp8_source}];
+  auto& entry =
+      micro_batch_costs_[{l.tp, l.cp, l.context, l.expert_ranks(), l.dispatch, l.sequence_parallel,
+                          l.micro_batch, l.recompute, slow_host, fp8_source}];
   if (entry) return *entry;
   entry = std::make_unique<MicroBatchCost>();
   entry->trace = trace_micro_batch(job_, layers_, l);

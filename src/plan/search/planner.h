@@ -90,7 +90,7 @@ class Planner {
     double first_s = 0;  // once per step: the weights become fp8
   };
   using MicroBatchKey =
-      std::tuple<int, int, int, Dispatch, bool, std::int64_t, Recompute, bool, int>;
+      std::tuple<int, int, ContextMethod, int, Dispatch, bool, std::int64_t, Recompute, bool, int>;
   using StateKey = std::tuple<int, int, int, bool, int, int, bool, bool, bool, bool, StageContents>;
 
   class ReplayWriter;

@@ -116,6 +116,20 @@ std::vector<ExpertRanks> expert_ranks(const PlanJob& job, const SearchLimits& li
   return all;
 }
 
+// How cp ranks can share a sequence. Fewer than 2048 tokens per rank do not fill a GPU.
+std::vector<ContextMethod> context_methods(const PlanJob& job, const SearchLimits& limits, int tp,
+                                           int cp) {
+  if (cp == 1) return {ContextMethod::Ring};
+  if (limits.cp == 0 && job.length / cp < 2048) return {};
+  std::vector<ContextMethod> all;
+  for (const ContextMethod method : {ContextMethod::Ring, ContextMethod::Ulysses}) {
+    if (!limits.context.empty() && parse_context_method(limits.context) != method) continue;
+    if (job.length % Layout{.cp = cp, .context = method}.context_chunks() != 0) continue;
+    if (method == ContextMethod::Ring || fits_ulysses(job.model, tp, cp)) all.push_back(method);
+  }
+  return all;
+}
+
 constexpr std::array<Recomputation, 5> kRecomputations = {{{Recompute::None, 1},
                                                            {Recompute::Selective, 1},
                                                            {Recompute::Full, 1},
@@ -133,9 +147,8 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
       continue;
     for (const int cp : divisors(limits.gpus / tp)) {
       if (!allowed(limits.cp, cp)) continue;
-      // Fewer than 2048 tokens per rank do not fill a GPU.
-      if (cp > 1 && (job.length % (2 * cp) != 0 || (limits.cp == 0 && job.length / cp < 2048)))
-        continue;
+      const std::vector<ContextMethod> contexts = context_methods(job, limits, tp, cp);
+      if (contexts.empty()) continue;
       for (const int pp : divisors(limits.gpus / (tp * cp))) {
         const int dp = limits.gpus / (tp * cp * pp);
         if (!allowed(limits.pp, pp) || pp > job.model.layers || job.batch % dp != 0) continue;
@@ -156,21 +169,25 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
                   if (shard > 0 && (zero == 0 || shard == 1 || data <= shard || data % shard != 0))
                     continue;
                   for (const ExpertRanks& experts : expert_ranks(job, limits, tp, data)) {
-                    const Layout layout{.tp = tp,
-                                        .cp = cp,
-                                        .pp = pp,
-                                        .dp = dp,
-                                        .chunks = pipelining.chunks,
-                                        .schedule = pipelining.kind,
-                                        .micro_batch = micro,
-                                        .zero = zero,
-                                        .shard_group = shard,
-                                        .ep = experts.ep,
-                                        .dispatch = experts.dispatch,
-                                        .sequence_parallel = tp > 1 && job.length / cp % tp == 0,
-                                        .recompute = recompute.mode,
-                                        .recompute_every = recompute.every};
-                    if (fits_shards(layout)) use(layout);
+                    Layout layout{.tp = tp,
+                                  .cp = cp,
+                                  .pp = pp,
+                                  .dp = dp,
+                                  .chunks = pipelining.chunks,
+                                  .schedule = pipelining.kind,
+                                  .micro_batch = micro,
+                                  .zero = zero,
+                                  .shard_group = shard,
+                                  .ep = experts.ep,
+                                  .dispatch = experts.dispatch,
+                                  .sequence_parallel = tp > 1 && job.length / cp % tp == 0,
+                                  .recompute = recompute.mode,
+                                  .recompute_every = recompute.every};
+                    if (!fits_shards(layout)) continue;
+                    for (const ContextMethod context : contexts) {
+                      layout.context = context;
+                      use(layout);
+                    }
                   }
                 }
               }
@@ -238,6 +255,7 @@ class Misses {
     if (e.fits) keep_best(fmt::format("zero{}", e.layout.zero), e, value);
     if (e.fits) keep_best(fmt::format("recompute {}", to_string(e.layout.recompute)), e, value);
     if (e.fits) keep_best(fmt::format("{}", to_string(e.layout.schedule)), e, value);
+    if (e.fits && e.layout.cp > 1) keep_best(std::string(to_string(e.layout.context)), e, value);
     if (e.fits && e.offload.on) keep_best(e.offload.gradients ? "gradients" : "state", e, value);
     if (!e.fits) keep_best(fmt::format("more memory, zero{}", e.layout.zero), e, value);
   }

@@ -21,6 +21,7 @@ struct SearchLimits {
   int zero = -1;
   std::string recompute = {};  // none, selective or full
   std::string schedule = {};
+  std::string context = {};  // ring or ulysses
   // What may be offloaded: "none", "optimizer", "gradients" (and the optimizer's state), or "all":
   // any of these. Empty: something only if nothing fits without.
   std::string offload = {};

@@ -20,6 +20,7 @@ namespace {
 const std::vector<std::string> kHeader = {"job",
                                           "tp",
                                           "cp",
+                                          "context",
                                           "pp",
                                           "dp",
                                           "micro",
@@ -42,13 +43,26 @@ constexpr double kMost = 1e9;  // limit of every count, so that tp x cp x pp x d
 std::string row_of(const std::string& job, const Trial& trial) {
   const Layout& l = trial.layout;
   const auto text = [](auto value) { return fmt::format("{}", value); };
-  return csv_line({job, text(l.tp), text(l.cp), text(l.pp), text(l.dp), text(l.micro_batch),
-                   std::string(to_string(l.schedule)), text(l.chunks), text(l.zero),
-                   text(l.shard_group), text(l.ep), std::string(to_string(l.dispatch)),
-                   text(l.sequence_parallel), std::string(to_string(l.recompute)),
-                   text(l.recompute_every), fmt::format("{:.6g}", trial.predicted),
+  return csv_line({job,
+                   text(l.tp),
+                   text(l.cp),
+                   std::string(to_string(l.context)),
+                   text(l.pp),
+                   text(l.dp),
+                   text(l.micro_batch),
+                   std::string(to_string(l.schedule)),
+                   text(l.chunks),
+                   text(l.zero),
+                   text(l.shard_group),
+                   text(l.ep),
+                   std::string(to_string(l.dispatch)),
+                   text(l.sequence_parallel),
+                   std::string(to_string(l.recompute)),
+                   text(l.recompute_every),
+                   fmt::format("{:.6g}", trial.predicted),
                    trial.result.ran() ? fmt::format("{:.6g}", trial.result.tokens_per_s) : "",
-                   fmt::format("{:.1f}", trial.seconds), trial.result.failure});
+                   fmt::format("{:.1f}", trial.seconds),
+                   trial.result.failure});
 }
 
 class Reader {
@@ -60,6 +74,7 @@ class Reader {
     t.layout = {.tp = whole("tp", 1),
                 .cp = whole("cp", 1),
                 .pp = whole("pp", 1),
+                .context = word("context", parse_context_method),
                 .dp = whole("dp", 1),
                 .chunks = whole("chunks", 1),
                 .schedule = word("schedule", parse_pipeline_kind),

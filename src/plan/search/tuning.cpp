@@ -21,7 +21,7 @@ std::array<std::int64_t, kAxes> keys_of(const Layout& l) {
   const std::int64_t recompute = l.recompute == Recompute::None        ? 0
                                  : l.recompute == Recompute::Selective ? 1
                                                                        : kAll - l.recompute_every;
-  return {l.tp,      l.cp,
+  return {l.tp,      2 * l.cp + (l.context == ContextMethod::Ulysses ? 1 : 0),
           l.pp,      l.micro_batch,
           schedule,  l.zero * 2 * kAll + (l.shard_group == 0 ? kAll : l.shard_group),
           recompute, 2 * l.ep + (l.dispatch == Dispatch::AllToAll ? 1 : 0)};

@@ -58,6 +58,8 @@ struct YamlScalar<ScheduleKind> : NamedScalar<ScheduleKind, parse_schedule> {};
 template <>
 struct YamlScalar<Dispatch> : NamedScalar<Dispatch, parse_dispatch> {};
 template <>
+struct YamlScalar<ContextMethod> : NamedScalar<ContextMethod, parse_context_method> {};
+template <>
 struct YamlScalar<PipelineKind> : NamedScalar<PipelineKind, parse_pipeline_kind> {};
 template <>
 struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
@@ -305,6 +307,7 @@ void describe(auto& v, Layout& c) {
   };
   integer("tp", c.tp, between(1, kMaxSize));
   integer("cp", c.cp, between(1, kMaxSize));
+  v("context", c.context);
   integer("pp", c.pp, between(1, kMaxSize));
   chosen("dp", c.dp);
   chosen("ep", c.ep);

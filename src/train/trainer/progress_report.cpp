@@ -35,6 +35,7 @@ std::string describe_layout(const RunConfig& config, const Grid& grid) {
   std::string text =
       fmt::format("{} = tp {} × cp {} × dp {} × pp {}", format_number(grid.world(), "rank"),
                   grid.tp, grid.cp, grid.dp, grid.pp);
+  if (layout.context != ContextMethod::Ring) text += fmt::format(", {}", to_string(layout.context));
   if (layout.ep > grid.tp) text += fmt::format(", experts on {} ranks", layout.ep);
   if (layout.sequence_parallel) text += ", sequence parallel";
   text += fmt::format(

@@ -1,6 +1,5 @@
-// Compares ring attention of sharded sequences with attention of whole sequences on one rank.
-#include "model/layers/ring_attention.h"
-
+// Compares attention of sharded sequences, around a ring and by Ulysses, with attention of whole
+// sequences on one rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +10,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/traced_backend.h"
+#include "model/layers/ring_attention.h"
+#include "model/layers/ulysses_attention.h"
 #include "model/shard.h"
 #include "support/counting_communicator.h"
 #include "support/thread_world.h"
@@ -21,23 +22,25 @@ namespace {
 using Values = std::vector<double>;
 using Ids = std::vector<std::int32_t>;
 
-struct RingCase {
+struct ContextCase {
   int ranks = 2;
   std::int64_t sequences = 1, length = 0, heads = 2, kv_heads = 2, dim = 8, value_dim = dim;
   bool alibi = false, documents = false;
   std::int64_t window = 0;
   std::int64_t most_sequences = 0;  // 0: as many as there are
+  bool adjacent = true;             // the heads of q, k and v; otherwise as in BLOOM
+  ContextMethod method = ContextMethod::Ring;
 
   std::int64_t tokens() const { return sequences * length; }
   std::int64_t width() const { return (heads + kv_heads) * dim + kv_heads * value_dim; }
   std::int64_t outputs() const { return heads * value_dim; }
 };
 
-std::string describe(const RingCase& c) {
+std::string describe(const ContextCase& c) {
   return fmt::format(
-      "{} ranks, {} x {} tokens, heads {}/{} of {} and {}, alibi {}, documents {}, window {}",
-      c.ranks, c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.value_dim, c.alibi, c.documents,
-      c.window);
+      "{}, {} ranks, {} x {} tokens, heads {}/{} of {} and {}, alibi {}, documents {}, window {}",
+      to_string(c.method), c.ranks, c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.value_dim,
+      c.alibi, c.documents, c.window);
 }
 
 // A tensor in host memory that starts as NaN.
@@ -70,7 +73,7 @@ struct Outputs {
   Values out, lse, dqkv;
 };
 
-Inputs make_inputs(const RingCase& c, DType dtype) {
+Inputs make_inputs(const ContextCase& c, DType dtype) {
   std::mt19937_64 random(5);
   std::normal_distribution<double> normal;
   const auto draw = [&](std::int64_t count) {
@@ -97,8 +100,16 @@ Inputs make_inputs(const RingCase& c, DType dtype) {
 struct Heads {
   Tensor q, k, v;
 };
-// Splits rows of [q | k | v], as in the attention layer.
-Heads split(const Tensor& rows, const RingCase& c, std::int64_t length) {
+// Splits rows of [q | k | v] or, unless heads are adjacent, q0 k0 v0 q1 k1 v1 …, as in the
+// attention layer.
+Heads split(const Tensor& rows, const ContextCase& c, std::int64_t length) {
+  if (!c.adjacent) {
+    const Tensor triples = rows.split_last(3 * c.dim);
+    const auto part = [&](std::int64_t i) {
+      return triples.part(2, i * c.dim, c.dim).split_first(length);
+    };
+    return {part(0), part(1), part(2)};
+  }
   const std::int64_t q = c.heads * c.dim, k = c.kv_heads * c.dim;
   return {
       rows.part(1, 0, q).split_last(c.dim).split_first(length),
@@ -119,7 +130,7 @@ Host host_of(const Values& values, Shape shape) {
 }
 
 // Attention of whole sequences on one rank in fp64, by the operation that tests/backend checks.
-Outputs whole_attention(const RingCase& c, const Inputs& x, double scale) {
+Outputs whole_attention(const ContextCase& c, const Inputs& x, double scale) {
   const auto backend = make_cpu_backend(1);
   const Host qkv = host_of(x.qkv, {c.tokens(), c.width()}), dqkv(DType::F64, qkv.tensor.shape());
   const Host dout = host_of(x.dout, {c.sequences, c.length, c.heads, c.value_dim});
@@ -140,9 +151,9 @@ Outputs whole_attention(const RingCase& c, const Inputs& x, double scale) {
 // The shard of the problem on one rank.
 class LocalProblem {
  public:
-  LocalProblem(const RingCase& c, const Inputs& x, DType dtype, Communicator& group)
+  LocalProblem(const ContextCase& c, const Inputs& x, DType dtype, Communicator& group)
       : c_(c),
-        shard_{c.ranks, group.rank(), c.length},
+        shard_{c.ranks, group.rank(), c.length, c.method},
         qkv_(dtype, {c.sequences * local(), c.width()}),
         dqkv_(dtype, qkv_.tensor.shape()),
         out_(dtype, {c.sequences * local(), c.outputs()}),
@@ -156,16 +167,20 @@ class LocalProblem {
       dout_.set(local, x.dout[static_cast<std::size_t>(global)]);
     });
     if (!c.documents) return;
+    if (c.method == ContextMethod::Ulysses) {
+      document_start_ = x.starts;
+      return;
+    }
     Ids starts(static_cast<std::size_t>(c.sequences * local()));
     each_element(1, [&](std::int64_t local, std::int64_t global) {
       starts[static_cast<std::size_t>(local)] = x.starts[static_cast<std::size_t>(global)];
     });
-    first_keys_.resize(starts.size() * static_cast<std::size_t>(c.ranks));
-    first_visible_keys(first_keys_, shard_, starts);
+    document_start_.resize(starts.size() * static_cast<std::size_t>(c.ranks));
+    first_visible_keys(document_start_, shard_, starts);
   }
 
   Tensor slopes() { return c_.alibi ? Tensor(slopes_.data(), DType::F32, {c_.heads}) : Tensor(); }
-  RingAttentionSizes sizes() const {
+  ContextAttentionSizes sizes() const {
     return {std::max(c_.sequences, c_.most_sequences),
             local(),
             c_.heads,
@@ -173,15 +188,15 @@ class LocalProblem {
             c_.dim,
             c_.value_dim};
   }
-  void forward(const RingAttention& ring, double scale) {
+  void forward(const ContextAttention& attention, double scale) {
     const Heads from = split(qkv_.tensor, c_, local());
-    ring.forward(by_sequence(out_), lse_.tensor, from.q, from.k, from.v, scale, first_keys(),
-                 c_.window);
+    attention.forward(by_sequence(out_), lse_.tensor, from.q, from.k, from.v, scale,
+                      document_start(), c_.window);
   }
-  void backward(const RingAttention& ring, double scale) {
+  void backward(const ContextAttention& attention, double scale) {
     const Heads from = split(qkv_.tensor, c_, local()), gradient = split(dqkv_.tensor, c_, local());
-    ring.backward(gradient.q, gradient.k, gradient.v, by_sequence(dout_), by_sequence(out_),
-                  lse_.tensor, from.q, from.k, from.v, scale, first_keys(), c_.window);
+    attention.backward(gradient.q, gradient.k, gradient.v, by_sequence(dout_), by_sequence(out_),
+                       lse_.tensor, from.q, from.k, from.v, scale, document_start(), c_.window);
   }
   // Writes the local results into the whole; ranks write different elements.
   void collect(Outputs& whole) const {
@@ -191,6 +206,7 @@ class LocalProblem {
     each_element(c_.width(), [&](std::int64_t local, std::int64_t global) {
       whole.dqkv[static_cast<std::size_t>(global)] = dqkv_.get(local);
     });
+    if (c_.method == ContextMethod::Ulysses) return collect_heads(whole);
     for (std::int64_t row = 0; row < c_.sequences * c_.heads; ++row)
       for (std::int64_t i = 0; i < local(); ++i)
         whole.lse[static_cast<std::size_t>(row * c_.length + shard_.position(i))] =
@@ -199,11 +215,11 @@ class LocalProblem {
   // The number of queries that see none of another rank's keys, although those precede them.
   std::int64_t blind() const {
     std::int64_t count = 0;
-    for (std::size_t i = 0; i < first_keys_.size(); ++i) {
+    for (std::size_t i = 0; i < document_start_.size(); ++i) {
       const auto source = static_cast<int>(static_cast<std::int64_t>(i) / (c_.sequences * local()));
       const std::int64_t query = static_cast<std::int64_t>(i) % local();
-      if (source < shard_.rank) count += first_keys_[i] == local() / 2;
-      if (source > shard_.rank && query >= local() / 2) count += first_keys_[i] == local();
+      if (source < shard_.rank) count += document_start_[i] == local() / 2;
+      if (source > shard_.rank && query >= local() / 2) count += document_start_[i] == local();
     }
     return count;
   }
@@ -213,9 +229,20 @@ class LocalProblem {
   Tensor by_sequence(const Host& x) const {
     return x.tensor.split_last(c_.value_dim).split_first(local());
   }
-  Tensor first_keys() {
-    return c_.documents ? Tensor(first_keys_.data(), DType::I32, {c_.ranks * c_.sequences, local()})
-                        : Tensor();
+  Tensor document_start() {
+    if (!c_.documents) return {};
+    return c_.method == ContextMethod::Ulysses
+               ? Tensor(document_start_.data(), DType::I32, {c_.sequences, c_.length})
+               : Tensor(document_start_.data(), DType::I32, {c_.ranks * c_.sequences, local()});
+  }
+  // The log-sum-exp of this rank's heads.
+  void collect_heads(Outputs& whole) const {
+    const std::int64_t heads = c_.heads / c_.ranks;
+    for (std::int64_t i = 0; i < lse_.tensor.elements(); ++i) {
+      const std::int64_t sequence = i / (heads * c_.length), rest = i % (heads * c_.length);
+      whole.lse[static_cast<std::size_t>((sequence * c_.heads + shard_.rank * heads) * c_.length +
+                                         rest)] = lse_.get(i);
+    }
   }
   template <class F>
   void each_element(std::int64_t width, const F& f) const {
@@ -225,14 +252,24 @@ class LocalProblem {
           f((s * local() + i) * width + j, (s * c_.length + shard_.position(i)) * width + j);
   }
 
-  RingCase c_;
+  ContextCase c_;
   ContextShard shard_;
   Host qkv_, dqkv_, out_, dout_, lse_;
   std::vector<float> slopes_;
-  Ids first_keys_;
+  Ids document_start_;
 };
 
-Outputs ring_attention(const RingCase& c, const Inputs& x, DType dtype, double scale) {
+std::unique_ptr<ContextAttention> make_attention(Backend& backend, Arena& arena,
+                                                 Communicator& group, const ContextCase& c,
+                                                 LocalProblem& local, DType dtype) {
+  if (c.method == ContextMethod::Ulysses)
+    return std::make_unique<UlyssesAttention>(backend, arena, group, local.sizes(), dtype, true,
+                                              local.slopes());
+  return std::make_unique<RingAttention>(backend, arena, group, local.sizes(), dtype, true,
+                                         local.slopes());
+}
+
+Outputs sharded_attention(const ContextCase& c, const Inputs& x, DType dtype, double scale) {
   Outputs found;
   found.out.resize(x.dout.size());
   found.dqkv.resize(x.qkv.size());
@@ -242,12 +279,12 @@ Outputs ring_attention(const RingCase& c, const Inputs& x, DType dtype, double s
     const auto group = world.split("cp", 0, world.rank());
     Arena arena(*backend);
     LocalProblem local(c, x, dtype, *group);
-    const RingAttention ring(*backend, arena, *group, local.sizes(), dtype, true, local.slopes());
+    const auto attention = make_attention(*backend, arena, *group, c, local, dtype);
     for (int repeat = 0; repeat < 2; ++repeat) {  // buffers keep old values in the second
-      local.forward(ring, scale);
-      local.backward(ring, scale);
+      local.forward(*attention, scale);
+      local.backward(*attention, scale);
     }
-    if (c.documents && c.ranks > 1) {
+    if (c.documents && c.method == ContextMethod::Ring) {
       EXPECT_GT(local.blind(), 0);
     }
     local.collect(found);
@@ -269,12 +306,12 @@ void expect_near(const char* what, const Values& actual, const Values& expected,
 // Tolerances relative to the largest number. fp32: scores of about ten lose four bits, sums of a
 // hundred terms as many again: 64 roundings. bf16: a partial result is rounded once, and the sum
 // again; gradients start from a rounded `out`: 4 roundings.
-void check(const RingCase& c, DType dtype) {
+void check(const ContextCase& c, DType dtype) {
   SCOPED_TRACE(describe(c) + ", " + std::string(to_string(dtype)));
   const double scale = 1.3 / std::sqrt(static_cast<double>(c.dim));
   const Inputs x = make_inputs(c, dtype);
   const Outputs expected = whole_attention(c, x, scale);
-  const Outputs found = ring_attention(c, x, dtype, scale);
+  const Outputs found = sharded_attention(c, x, dtype, scale);
   const double tolerance = dtype == DType::F64 ? 1e-12 : 64 * 0x1p-24;
   const double rounded = dtype == DType::BF16 ? 4 * 0x1p-8 : tolerance;
   expect_near("lse", found.lse, expected.lse, tolerance);
@@ -347,7 +384,7 @@ TEST(RingAttention, ComputesOnlyWhatTheWindowShows) {
                                                               {2, {2, 3, 3, 2}},
                                                               {11, {2, 3, 3, 2}},
                                                               {12, {3, 4, 4, 3}}}) {
-    const RingCase c{.ranks = 4, .length = 80, .window = window};
+    const ContextCase c{.ranks = 4, .length = 80, .window = window};
     const Inputs x = make_inputs(c, DType::F64);
     run_ranks(c.ranks, [&, window = window, calls = calls](World& threads) {
       CountingWorld world(threads);
@@ -390,13 +427,13 @@ TEST(RingAttention, OtherPrecisions) {
 // gradients, in accumulator precision.
 TEST(RingAttention, SendsNoMoreThanItMust) {
   for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
-    const RingCase c{.ranks = 4,
-                     .sequences = 2,
-                     .length = 48,
-                     .heads = 6,
-                     .kv_heads = 3,
-                     .dim = 8,
-                     .most_sequences = 3};
+    const ContextCase c{.ranks = 4,
+                        .sequences = 2,
+                        .length = 48,
+                        .heads = 6,
+                        .kv_heads = 3,
+                        .dim = 8,
+                        .most_sequences = 3};
     const Inputs x = make_inputs(c, dtype);
     run_ranks(c.ranks, [&](World& threads) {
       CountingWorld world(threads);
@@ -425,7 +462,7 @@ TEST(RingAttention, MemoryIsKnownBeforehand) {
   run_ranks(2, [](World& world) {
     const auto backend = make_cpu_backend(1);
     const auto group = world.split("cp", 0, world.rank());
-    const RingCase c{.length = 16, .alibi = true};
+    const ContextCase c{.length = 16, .alibi = true};
     const Inputs x = make_inputs(c, DType::BF16);
     LocalProblem local(c, x, DType::BF16, *group);
     PlanningAllocator nothing;
@@ -443,6 +480,118 @@ TEST(RingAttention, MemoryIsKnownBeforehand) {
     EXPECT_THROW(local.backward(inference, 1), Failure);
     build(plan, true);
     EXPECT_EQ(plan.bytes(Region::Communication), 1024u + 1024u + 2048u);
+  });
+}
+
+// ---- Ulysses
+
+void check_ulysses(ContextCase c, DType dtype = DType::F64) {
+  c.method = ContextMethod::Ulysses;
+  check(c, dtype);
+}
+
+// Heads that divide, and key-value heads that several ranks share; lengths that a ring could not
+// split.
+TEST(UlyssesAttention, IsAttentionOfTheWhole) {
+  for (const int ranks : {2, 3, 4})
+    for (const std::int64_t kv_heads : {12, 1})
+      for (const std::int64_t sequences : {1, 3})
+        check_ulysses({.ranks = ranks,
+                       .sequences = sequences,
+                       .length = 5 * ranks,
+                       .heads = 12,
+                       .kv_heads = kv_heads,
+                       .most_sequences = 4});
+  check_ulysses({.ranks = 3, .length = 3, .heads = 6, .kv_heads = 3});  // a token on each rank
+  check_ulysses({.ranks = 8, .sequences = 2, .length = 40, .heads = 16, .kv_heads = 4});
+  check_ulysses({.ranks = 2, .length = 32, .heads = 4, .kv_heads = 4, .dim = 8, .value_dim = 20});
+  check_ulysses({.ranks = 4, .length = 32, .heads = 4, .kv_heads = 4, .dim = 12, .value_dim = 8});
+}
+
+TEST(UlyssesAttention, AlibiDocumentsAndWindows) {
+  for (const std::int64_t window : {0, 1, 9, 40})
+    for (const bool adjacent : {true, false})
+      for (const std::int64_t sequences : {1, 2})
+        check_ulysses({.ranks = 2,
+                       .sequences = sequences,
+                       .length = 80,
+                       .heads = 4,
+                       .kv_heads = 4,
+                       .alibi = true,
+                       .documents = true,
+                       .window = window,
+                       .adjacent = adjacent});
+  check_ulysses(
+      {.ranks = 8, .sequences = 2, .length = 64, .heads = 8, .kv_heads = 4, .documents = true});
+}
+
+TEST(UlyssesAttention, OtherPrecisions) {
+  for (const DType dtype : {DType::F32, DType::BF16})
+    for (const std::int64_t kv_heads : {2, 8})
+      check_ulysses({.ranks = 4,
+                     .sequences = 2,
+                     .length = 128,
+                     .heads = 8,
+                     .kv_heads = kv_heads,
+                     .dim = 16,
+                     .documents = true,
+                     .most_sequences = 3},
+                    dtype);
+}
+
+// Queries and results once, keys and values once, or once for each rank if ranks share them. The
+// backward sends them again, with the gradients.
+TEST(UlyssesAttention, SendsNoMoreThanItMust) {
+  for (const std::int64_t kv_heads : {8, 2}) {
+    const ContextCase c{.ranks = 4,
+                        .sequences = 2,
+                        .length = 48,
+                        .heads = 8,
+                        .kv_heads = kv_heads,
+                        .method = ContextMethod::Ulysses};
+    const Inputs x = make_inputs(c, DType::BF16);
+    run_ranks(c.ranks, [&](World& threads) {
+      CountingWorld world(threads);
+      const auto backend = make_cpu_backend(1);
+      const auto group = world.split("cp", 0, world.rank());
+      Arena arena(*backend);
+      LocalProblem local(c, x, DType::BF16, *group);
+      const auto attention = make_attention(*backend, arena, *group, c, local, DType::BF16);
+      const Traffic& traffic = world.traffic("cp");
+      // In bytes: a head of 2 x 12 tokens, of which a rank keeps a quarter.
+      const double head = 2.0 * 12 * 8 * 2 * 3 / 4, kv = 2 * std::max<double>(4, c.kv_heads);
+      local.forward(*attention, 1);
+      EXPECT_EQ(traffic.bytes(), head * (2 * 8 + kv));
+      EXPECT_EQ(traffic[Collective::AllToAll].calls, 4);
+      world.reset();
+      local.backward(*attention, 1);
+      EXPECT_EQ(traffic.bytes(), head * (4 * 8 + 2 * kv));
+      EXPECT_EQ(traffic[Collective::AllToAll].calls, 8);
+    });
+  }
+}
+
+TEST(UlyssesAttention, MemoryIsKnownBeforehand) {
+  run_ranks(2, [](World& world) {
+    const auto backend = make_cpu_backend(1);
+    const auto group = world.split("cp", 0, world.rank());
+    const ContextCase c{.length = 16, .method = ContextMethod::Ulysses};
+    const Inputs x = make_inputs(c, DType::BF16);
+    LocalProblem local(c, x, DType::BF16, *group);
+    PlanningAllocator nothing;
+    Arena plan(nothing), arena(*backend);
+    const auto build = [&](Arena& from, bool training) {
+      return UlyssesAttention(*backend, from, *group, local.sizes(), DType::BF16, training);
+    };
+    build(plan, false);
+    const UlyssesAttention inference = build(arena, false);
+    EXPECT_EQ(plan.total_bytes(), arena.total_bytes());
+    // Queries, keys, values, results; sent and received: 2 x 4 x 8 tokens x 2 heads x 8 x 2 bytes.
+    EXPECT_EQ(arena.bytes(Region::Communication), 2048u);
+    local.forward(inference, 1);
+    EXPECT_THROW(local.backward(inference, 1), Failure);
+    build(plan, true);  // and the gradient of the results
+    EXPECT_EQ(plan.bytes(Region::Communication), 2048u + 2560u);
   });
 }
 
