@@ -43,7 +43,7 @@ TEST(LayoutCase, TextComesBack) {
 TEST(LayoutCase, OwnRulesAreThoseOfFitLayout) {
   std::mt19937_64 random(2);
   std::map<bool, int> seen;
-  for (int i = 0; i < 50000; ++i) {
+  for (int i = 0; i < 70000; ++i) {
     const LayoutCase one = any_values(random);
     ++seen[valid(one)];
     ASSERT_EQ(may_become_valid(one, false), valid(one)) << to_string(one);

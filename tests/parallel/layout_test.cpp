@@ -175,6 +175,7 @@ TEST(FitLayout, UlyssesSharesHeads) {
   ModelConfig retention = model();
   retention.family = Family::Retnet;
   retention.kv_heads = 0;
+  retention.value_size = 192;
   retention.complete_and_check();
   EXPECT_THAT(user_error_of([&] {
                 fitted({.layout = {.cp = 2, .context = kUlysses}, .length = 8}, 2, retention);
