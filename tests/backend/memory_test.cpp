@@ -64,22 +64,27 @@ TEST_P(MemoryTest, CopyOfStridedRows) {
 
 // Heads by rank, as an all-to-all sends them: both tensors have gaps and other orders.
 TEST_P(MemoryTest, CopyOfFourDimensions) {
-  constexpr std::int64_t tokens = 9, ranks = 3, heads = 2, dim = 5;
-  const Values x = activations(tokens * ranks * heads * dim);
-  const Tensor from = inside(type(), tokens, ranks * heads * dim, 4, 8).split_last(dim),
-               to = allow(buffer(type(), {ranks, tokens, heads, dim}));
-  write(from, x);
-  backend().copy(to, from.transpose(0, 1).split_first(heads).transpose(1, 2));
-  Values expected;
-  for (std::int64_t rank = 0; rank < ranks; ++rank)
-    for (std::int64_t token = 0; token < tokens; ++token) {
-      const auto first = x.begin() + (token * ranks + rank) * heads * dim;
-      expected.insert(expected.end(), first, first + heads * dim);
+  constexpr std::int64_t tokens = 9, ranks = 3, heads = 2;
+  for (const std::int64_t dim : {5, 16}) {
+    const Values x = activations(tokens * ranks * heads * dim);
+    const Tensor from = inside(type(), tokens, ranks * heads * dim, 8, 16).split_last(dim),
+                 to = allow(buffer(type(), {ranks, tokens, heads, dim}));
+    write(from, x);
+    backend().copy(to, from.transpose(0, 1).split_first(heads).transpose(1, 2));
+    Values expected;
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+      for (std::int64_t token = 0; token < tokens; ++token) {
+        const auto first = x.begin() + (token * ranks + rank) * heads * dim;
+        expected.insert(expected.end(), first, first + heads * dim);
+      }
+    EXPECT_EQ(read(to), expected);
+    for (const std::int64_t gap : {2, 8}) {  // rows of 16 bytes each, or not
+      const Tensor back =
+          allow(inside(type(), tokens, ranks * heads * dim, gap, 8).split_last(dim));
+      backend().copy(back.transpose(0, 1).split_first(heads).transpose(1, 2), to);
+      EXPECT_EQ(read(back), x);
     }
-  EXPECT_EQ(read(to), expected);
-  const Tensor back = allow(inside(type(), tokens, ranks * heads * dim, 2, 6).split_last(dim));
-  backend().copy(back.transpose(0, 1).split_first(heads).transpose(1, 2), to);
-  EXPECT_EQ(read(back), x);
+  }
 }
 
 // Heads that share elements: a copy to each head, and the sum over the heads.

@@ -49,9 +49,34 @@ __global__ void __launch_bounds__(256)
   if (i < width) to.row(blockIdx.x)[i] = convert<D>(from.row(blockIdx.x)[i]);
 }
 
+// N elements per thread.
+template <class T, int N>
+__global__ void __launch_bounds__(256)
+    copy_packed_rows_kernel(Strided<T> to, Strided<T> from, unsigned packs) {
+  const unsigned i = blockIdx.y * blockDim.x + threadIdx.x;
+  if (i < packs) store(to.row(blockIdx.x) + N * i, load<N>(from.row(blockIdx.x) + N * i));
+}
+
+// Whether all rows begin and end at multiples of 16 bytes.
+bool rows_are_packed(const Tensor& x) {
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+  bool packed = aligned16(x.data()) && x.extent(x.rank() - 1) * size % 16 == 0;
+  for (int i = 0; i + 1 < x.rank(); ++i) packed = packed && x.stride(i) * size % 16 == 0;
+  return packed;
+}
+
 template <class D, class S>
 void copy_rows(const Context& context, const Tensor& destination, const Tensor& source) {
   const std::int64_t width = source.extent(source.rank() - 1), rows = source.elements() / width;
+  if constexpr (std::is_same_v<D, S>) {
+    constexpr int N = 16 / static_cast<int>(sizeof(D));
+    if (rows_are_packed(destination) && rows_are_packed(source)) {
+      const RowGrid grid(rows, width / N);
+      return launch_kernel(context.stream, copy_packed_rows_kernel<D, N>, grid.blocks, grid.threads,
+                           0, strided<D>(destination), strided<D>(source),
+                           static_cast<unsigned>(width / N));
+    }
+  }
   const RowGrid grid(rows, width);
   launch_kernel(context.stream, copy_rows_kernel<D, S>, grid.blocks, grid.threads, 0,
                 strided<D>(destination), strided<S>(source), static_cast<unsigned>(width));
