@@ -42,7 +42,7 @@ fail() { echo "$*" >&2; exit 2; }
 copy_tree() {
   mkdir -p "$tree"
   find "$tree" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
-  (cd "$root" && git ls-files -z --cached --others --exclude-standard -- CMakeLists.txt bench cmake machines models src tests) |
+  (cd "$root" && git ls-files -z --cached --others --exclude-standard) |
     while IFS= read -r -d '' file; do [ ! -f "$root/$file" ] || printf '%s\0' "$file"; done |
     tar -C "$root" --null -T - -cf - | tar -C "$tree" -xmf -
 }

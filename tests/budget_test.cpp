@@ -1,7 +1,10 @@
-// The budget of docs/architecture.md, held against the source: how much code a folder may have.
+// The budget of docs/architecture.md, held against the source: how much code a folder may have; and
+// that the mutations fit the source.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -90,6 +93,21 @@ TEST(Budget, NoAllowanceIsGenerous) {
         << "lower the lines of " << folder << " to what it has";
     EXPECT_LE(found->second.files, size.files + 10) << "lower the files of " << folder;
   }
+}
+
+// A mutation that does not apply would end make mutation-check, which takes too long for every run.
+TEST(Mutations, ApplyToTheSource) {
+  if (std::system("git --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "git is not installed";
+  const fs::path folder = fs::path(source_directory()) / "tests/mutations";
+  int patches = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() != ".patch") continue;
+    ++patches;
+    const std::string command =
+        fmt::format("cd '{}' && git apply --check '{}'", source_directory(), entry.path().string());
+    EXPECT_EQ(std::system(command.c_str()), 0) << entry.path().filename();
+  }
+  EXPECT_GT(patches, 80);
 }
 
 }  // namespace
