@@ -188,7 +188,14 @@ bool supervisor_is_here(const fs::path& run_dir) {
       state.value("node", "") != node_name())
     return false;
   const auto process = state["process"].get<pid_t>();
-  return process > 0 && (::kill(process, 0) == 0 || errno == EPERM);
+  if (process <= 0 || (::kill(process, 0) != 0 && errno != EPERM)) return false;
+  // Another process may have its number by now.
+  std::ifstream words(fmt::format("/proc/{}/cmdline", process), std::ios::binary);
+  if (!words) return true;
+  std::string word;
+  while (std::getline(words, word, '\0'))
+    if (word == "--supervise") return true;
+  return false;
 }
 
 void Supervisor::keep(const LaunchAttempt& attempt) const {
@@ -352,6 +359,11 @@ void Supervisor::note_end(const SupervisorPort::State& state, int status, RunEnd
   }
   end.exit_code = exit_code_of(status);
   end.failure.text = describe(status);
+  // srun may end without an error where it could not start the ranks.
+  if (end.exit_code == exit_code::kFinished && read_run_status(job_.run_dir).state != "finished") {
+    end.exit_code = exit_code::kFailure;
+    end.failure.text = "the launcher ended without an error, but the run has not finished";
+  }
   if (end.exit_code != exit_code::kFailure) return;
   // The other ranks noticed first that rank 0 was silent, and the launcher then ended it.
   if (auto silent = silent_rank_0(state, 0)) {

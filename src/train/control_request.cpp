@@ -137,6 +137,8 @@ void check_control(const StageConfig& config, const ControlRequest& request) {
       user_error("optimizer.lr: it cannot be changed beside optimizer.muon.lr");
     if (key == "train.eval_every" && config.train.eval_every == 0)
       user_error("train.eval_every: this run has no validation data, because it is 0");
+    if (changed.train.eval_every == 0 && config.train.eval_every > 0)
+      user_error("train.eval_every: 0 could not be undone; give a large number");
   }
   if (changed.optimizer.min_lr > changed.optimizer.lr)
     user_error("optimizer.min_lr {:g} would be above optimizer.lr {:g}", changed.optimizer.min_lr,

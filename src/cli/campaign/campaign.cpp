@@ -124,9 +124,24 @@ Campaign open_campaign(const fs::path& path) {
   return campaign;
 }
 
+// What is there before a node begins is not the campaign's: commands would remove it, and runs
+// would continue it.
+void check_new(const Campaign& campaign, std::size_t task) {
+  const fs::path directory = campaign.directory_of(task);
+  std::error_code error;
+  if (campaign.kind_of(task) == CampaignNodeKind::Best || !fs::exists(directory, error) ||
+      (fs::is_directory(directory, error) && fs::is_empty(directory, error)))
+    return;
+  user_error(
+      "{}: node {}: {} exists, and this campaign has not made it: give the node or "
+      "campaign.dir another name",
+      campaign.node_of(task).where, campaign.node_of(task).name, directory.string());
+}
+
 void check_unedited(const Campaign& campaign, const std::vector<TaskView>& views) {
   for (std::size_t task = 0; task < views.size(); ++task) {
     const TaskView& view = views[task];
+    if (view.plan.fingerprint.empty()) check_new(campaign, task);
     if (view.plan.fingerprint.empty() || view.plan.fingerprint == campaign.fingerprint(task))
       continue;
     if (view.state == TaskState::Waiting || view.state == TaskState::Blocked) continue;

@@ -80,8 +80,11 @@ bool has_open_tasks(const CampaignPlan& plan) {
 
 int start_campaign(const CampaignArguments& arguments, Campaign campaign) {
   const CampaignLock lock(campaign.directory());
-  if (!arguments.retry.empty())
-    retry_tasks(campaign, arguments.retry, look_at_tasks(campaign.graph));
+  if (!arguments.retry.empty()) {
+    const std::vector<TaskView> before = look_at_tasks(campaign.graph);
+    plan_campaign(campaign, before);  // refuses what is wrong before anything is put aside
+    retry_tasks(campaign, arguments.retry, before);
+  }
   const std::vector<TaskView> views = look_at_tasks(campaign.graph);
   const CampaignPlan plan = show_plan(campaign, views);
   check_budget(campaign, plan, views);
@@ -101,6 +104,9 @@ void run_campaign_command(const CLI::App& command, const CampaignArguments& argu
     code = perform_task(arguments.campaign, arguments.perform);
   } else {
     Campaign campaign = open_campaign(arguments.campaign);
+    // Its file may have been edited since.
+    if (arguments.cancel && fs::exists(snapshot_file(campaign.directory())))
+      campaign = started_campaign(campaign.directory());
     if (arguments.status || arguments.cancel) {
       const std::vector<TaskView> views = look_at_tasks(campaign.graph);
       arguments.cancel ? cancel_campaign(campaign, views)

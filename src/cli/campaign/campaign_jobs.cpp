@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <set>
 #include <thread>
@@ -96,6 +97,8 @@ int run_command(const Campaign& campaign, std::size_t task) {
   progress.began_s = unix_time_s();
   save_progress(campaign.directory(), name, progress);
   const int code = run_script(command_script_of(directory));
+  if (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP)
+    return exit_code::kStopped;
   if (code != exit_code::kFinished) show_end_of_output(directory);
   return code;
 }

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/output_file.h"
 #include "core/units.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
@@ -72,7 +73,10 @@ void run_ctl(const CtlArguments& arguments) {
   check_control(parse_run_config(read_text_file(config), config.string()), request);
   if (fs::exists(file)) user_error("{} waits for the run: try again later", file.string());
   const double wait_s = parse_duration_s(arguments.wait);
-  write_file_atomically(file, to_json(request));
+  const std::string text = to_json(request);
+  NewFile asked(file, {.own_temporary = true, .replaces = false});
+  asked.write(text.data(), text.size());
+  asked.publish();
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_s);
   while (fs::exists(file)) {
     if (std::chrono::steady_clock::now() > end)

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "report/runs/json_members.h"
 
 namespace kintsugi {
@@ -132,7 +133,9 @@ void save_record(const fs::path& file, const std::string& text) {
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   if (error) failure("cannot create {}: {}", file.parent_path().string(), error.message());
-  write_file_atomically(file, text);
+  NewFile replacement(file, {.own_temporary = true});  // jobs that begin together make one choice
+  replacement.write(text.data(), text.size());
+  replacement.publish();
 }
 
 }  // namespace

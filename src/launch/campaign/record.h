@@ -8,8 +8,8 @@
 
 namespace kintsugi {
 
-// The files of a campaign in DIR/.campaign. Each is replaced at once, and has one writer at a time:
-// the command that holds the lock, or the job of the task.
+// The files of a campaign in DIR/.campaign. Each is replaced at once. It is written by the command
+// that holds the lock or by the job of the task; a choice by each job that needs it, all alike.
 
 std::filesystem::path campaign_folder(const std::filesystem::path& directory);  // DIR/.campaign
 std::filesystem::path campaign_lock(const std::filesystem::path& directory);

@@ -107,6 +107,8 @@ void look_at_run(const fs::path& directory, TaskView& view) {
     view.state = TaskState::Done;
   else if (here)
     view.state = TaskState::Running;
+  else if (status.exit_code == exit_code::kFinished)  // of a launcher whose ranks were lost
+    view.state = TaskState::Stopped;
   else if (status.exit_code)
     view.state = state_of_code(*status.exit_code, true);
   else if (!status.state.empty())
