@@ -138,6 +138,16 @@ TEST_F(CampaignCommand, StopsWhereTheBudgetIsUsedUp) {
   EXPECT_THAT(campaign("--status").out, HasSubstr("of 0.00025, "));
 }
 
+TEST_F(CampaignCommand, LeavesWhatOthersHaveMade) {
+  directory_.write("c/data/tokens.bin", "precious");
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: c}\nnodes:\n  data: {command: 'echo x >{self}/made'}\n");
+  const Outcome refused = campaign("--local --yes");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.error, HasSubstr("c/data exists, and this campaign has not made it"));
+  EXPECT_EQ(content_of("c/data/tokens.bin"), "precious");
+}
+
 TEST_F(CampaignCommand, AFailedCommandBlocksWhatFollowsUntilItIsRetried) {
   directory_.write("campaign.yaml",
                    "campaign: {dir: c}\nnodes:\n"

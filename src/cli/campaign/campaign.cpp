@@ -141,7 +141,7 @@ void check_new(const Campaign& campaign, std::size_t task) {
 void check_unedited(const Campaign& campaign, const std::vector<TaskView>& views) {
   for (std::size_t task = 0; task < views.size(); ++task) {
     const TaskView& view = views[task];
-    if (view.plan.fingerprint.empty()) check_new(campaign, task);
+    if (!has_plan(campaign.directory(), campaign.name_of(task))) check_new(campaign, task);
     if (view.plan.fingerprint.empty() || view.plan.fingerprint == campaign.fingerprint(task))
       continue;
     if (view.state == TaskState::Waiting || view.state == TaskState::Blocked) continue;

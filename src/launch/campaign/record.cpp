@@ -173,6 +173,10 @@ TaskProgress progress_from_json(const std::string& text, const std::string& sour
   return progress;
 }
 
+bool has_plan(const fs::path& directory, const std::string& task) {
+  return fs::exists(record_file(directory, task, kPlan));
+}
+
 TaskPlan load_plan(const fs::path& directory, const std::string& task) {
   const fs::path file = record_file(directory, task, kPlan);
   return fs::exists(file) ? plan_from_json(read_text_file(file), file.string()) : TaskPlan{};

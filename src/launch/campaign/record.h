@@ -54,6 +54,8 @@ std::string to_json(const TaskProgress& progress);
 TaskPlan plan_from_json(const std::string& text, const std::string& source);
 TaskProgress progress_from_json(const std::string& text, const std::string& source);
 
+// Whether the campaign has begun the task, or did before --retry.
+bool has_plan(const std::filesystem::path& directory, const std::string& task);
 // By the name of a task; an empty record if there is no file.
 TaskPlan load_plan(const std::filesystem::path& directory, const std::string& task);
 void save_plan(const std::filesystem::path& directory, const std::string& task,
