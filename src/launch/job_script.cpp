@@ -8,127 +8,10 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "launch/job_launcher.h"
 
 namespace kintsugi {
 namespace {
-
-using Words = std::vector<std::string>;
-
-CpuSet reserved_cores(const Machine& machine) {
-  if (!machine.launch.reserved_cores) return {};
-  try {
-    return parse_ranges(*machine.launch.reserved_cores);
-  } catch (const UserError& error) {
-    user_error("machine {}: launch.reserved_cores: {}", machine.name, error.what());
-  }
-}
-
-std::optional<Topology> topology_for(const Machine& machine, const std::optional<Topology>& given) {
-  if (given) return given;
-  if (machine.topology.empty()) return {};
-  return parse_topology(machine.topology, "machine " + machine.name);
-}
-
-// The value of --cpu-bind; empty: the option is left out.
-std::string cpu_bind(const Machine& machine, const LaunchOptions& options, int ranks,
-                     const std::optional<Topology>& topology) {
-  const CpuSet reserved = reserved_cores(machine);
-  if (!options.cpu_bind.empty()) {
-    if (options.cpu_bind == "none" || options.cpu_bind == "cores") return options.cpu_bind;
-    const RankCpus masks = parse_cpu_bind(options.cpu_bind);
-    if (!topology)
-      user_error(
-          "--cpu-bind cannot be checked: machine {} has no topology; give --topology FILE (lstopo "
-          "--of xml on a node)",
-          machine.name);
-    check_masks(masks, *topology, reserved, ranks, "--cpu-bind");
-    return to_cpu_bind(masks);
-  }
-  switch (machine.launch.cpu_binding) {
-    case CpuBinding::Masks: {
-      if (!topology)
-        user_error("machine {}: launch.cpu_binding: masks needs a topology", machine.name);
-      const RankCpus masks = bind_ranks(*topology, reserved, ranks);
-      check_masks(masks, *topology, reserved, ranks, "the masks of " + machine.name);
-      return to_cpu_bind(masks);
-    }
-    case CpuBinding::Cores:
-      return "cores";
-    case CpuBinding::None:
-      return "none";
-    case CpuBinding::Slurm:
-      return "";
-  }
-  return "";
-}
-
-void check_cores(const Machine& machine, std::int64_t ranks, const Topology& topology) {
-  const CpuSet reserved = reserved_cores(machine), cores = topology.cores();
-  const auto usable =
-      std::count_if(cores.begin(), cores.end(), [&](int core) { return !reserved.contains(core); });
-  const std::int64_t asked = machine.launch.cpus_per_task * ranks;
-  if (asked > usable)
-    user_error("machine {}: launch.cpus_per_task {} x {} ranks, but a node has {} usable cores",
-               machine.name, machine.launch.cpus_per_task, ranks, usable);
-}
-
-Words container_words(const ContainerSpec& spec, const std::string& image, const JobPaths& paths) {
-  Words words = {spec.runtime == ContainerRuntime::Apptainer ? "apptainer" : "singularity", "exec"};
-  words.insert(words.end(), spec.options.begin(), spec.options.end());
-  Words binds = spec.binds;
-  binds.push_back(paths.working_directory);
-  binds.push_back(paths.run_dir);
-  words.push_back("--bind");
-  words.push_back(fmt::format("{}", fmt::join(binds, ",")));
-  words.push_back("--pwd");
-  words.push_back(paths.working_directory);
-  words.push_back(image);
-  return words;
-}
-
-Words srun_words(const Machine& machine, const std::string& bind, const JobDescription& job) {
-  const LaunchSpec& spec = machine.launch;
-  Words words = {"srun",
-                 "--nodes={nodes}",
-                 "--ntasks={ranks}",
-                 fmt::format("--ntasks-per-node={}", job.ranks_per_node),
-                 "--exclude={exclude}",
-                 "--nodelist={nodelist}",
-                 "--kill-on-bad-exit=1",
-                 "--overlap"};  // a step with a dead node keeps its other nodes busy for minutes
-  // Since Slurm 22.05 srun does not inherit this one from the job.
-  if (spec.cpus_per_task > 0)
-    words.push_back(fmt::format("--cpus-per-task={}", spec.cpus_per_task));
-  if (!bind.empty()) words.push_back("--cpu-bind=" + bind);
-  if (spec.mpi) words.push_back("--mpi=" + *spec.mpi);
-  return words;
-}
-
-// The words that start the ranks of a Slurm job: JobDescription::launcher. Checks --cpu-bind and
-// the machine's own masks. UserError otherwise.
-std::vector<std::string> launcher_of(const Machine& machine, const LaunchOptions& options,
-                                     const JobDescription& job, const JobPaths& paths,
-                                     const std::optional<Topology>& given) {
-  const LaunchSpec& spec = machine.launch;
-  const std::optional<Topology> topology = topology_for(machine, given);
-  if (topology) check_cores(machine, job.ranks_per_node, *topology);
-  const std::string bind =
-      cpu_bind(machine, options, static_cast<int>(job.ranks_per_node), topology);
-  Words words;
-  if (spec.launcher == JobLauncher::Srun) {
-    words = srun_words(machine, bind, job);
-  } else {
-    if (!options.cpu_bind.empty())
-      user_error("--cpu-bind is an option of srun, but {} starts ranks with mpirun", machine.name);
-    words = {"mpirun", "-np", "{ranks}", "--map-by",
-             fmt::format("ppr:{}:node", job.ranks_per_node)};
-  }
-  words.insert(words.end(), spec.launcher_options.begin(), spec.launcher_options.end());
-  if (!options.container.empty())
-    for (std::string& word : container_words(spec.container, options.container, paths))
-      words.push_back(std::move(word));
-  return words;
-}
 
 constexpr double kHour_s = 3600;
 constexpr std::int64_t kMostJobs = 1000;  // of a chain: Slurm's default MaxArraySize is 1001
@@ -145,49 +28,139 @@ std::string expanded_in_shell(const std::string& text) {
   return quoted + "\"";
 }
 
-// Adds an #SBATCH line.
-void add(std::string& header, const std::string& option) { header += "#SBATCH --" + option + "\n"; }
-template <class T>
-void add(std::string& header, const char* option, const T& value) {
-  header += fmt::format("#SBATCH --{}={}\n", option, value);
+// Whether a limit of the machine holds for jobs of this partition and QoS: it names them, or names
+// none while none was asked for or known.
+bool holds(const LaunchSpec& spec, const JobLimit& limit, const LaunchOptions& options) {
+  const auto asked = [&](const std::string& given, std::string JobLimit::*name,
+                         const std::string& usual) {
+    if (given.empty() || given == usual) return (limit.*name).empty() || limit.*name == usual;
+    const bool listed =
+        std::ranges::any_of(spec.limits, [&](const JobLimit& one) { return one.*name == given; });
+    return listed ? limit.*name == given : (limit.*name).empty();
+  };
+  // The QoS of a limit need not be asked for: the job gets it.
+  return asked(options.partition, &JobLimit::partition, spec.partition.value_or("")) &&
+         (options.qos.empty() || limit.qos == options.qos);
 }
 
-void add_resources(std::string& header, const Machine& machine, const LaunchOptions& options,
+// The position of the first limit that allows this many nodes; nullopt: none is known. UserError if
+// no job can have them.
+std::optional<std::size_t> limit_of(const Machine& machine, const LaunchOptions& options,
+                                    std::int64_t nodes) {
+  std::int64_t most = 0;
+  const std::vector<JobLimit>& limits = machine.launch.limits;
+  for (std::size_t i = 0; i < limits.size(); ++i) {
+    if (!holds(machine.launch, limits[i], options)) continue;
+    if (nodes <= limits[i].nodes) return i;
+    most = std::max(most, limits[i].nodes);
+  }
+  if (most == 0) return {};
+  user_error("{} for one job, but {} has jobs of at most {}", format_number(nodes, "node"),
+             machine.name, format_number(most, "node"));
+}
+
+// --qos, or the QoS that jobs of this size need, with the reason.
+ScriptPart qos_of(const Machine& machine, const LaunchOptions& options) {
+  if (!options.qos.empty()) return because("--qos", options.qos);
+  const auto limit = limit_of(machine, options, options.nodes + options.spare_nodes);
+  if (!limit) return {};
+  return from_machine(machine.launch.limits[*limit].qos, fmt::format("launch.limits[{}]", *limit));
+}
+
+// Collects the lines of a script.
+class Header {
+ public:
+  ScriptParts parts = {};
+
+  void add(ScriptPart part) {
+    part.text = "#SBATCH --" + part.text + "\n";
+    parts.push_back(std::move(part));
+  }
+  template <class T>
+  void option(const char* name, const T& value, std::string reason) {
+    add(because(std::move(reason), fmt::format("{}={}", name, value)));
+  }
+  template <class T>
+  void machine(const char* name, const T& value, std::string key, std::string reason = "") {
+    add(from_machine(fmt::format("{}={}", name, value), std::move(key), std::move(reason)));
+  }
+};
+
+void add_resources(Header& header, const Machine& machine, const LaunchOptions& options,
                    const JobDescription& job) {
   const LaunchSpec& spec = machine.launch;
-  add(header, "nodes", job.nodes + job.spare_nodes);
-  if (job.spare_nodes > 0) add(header, "no-kill");
-  add(header, "ntasks-per-node", job.ranks_per_node);
-  if (spec.cpus_per_task > 0) add(header, "cpus-per-task", spec.cpus_per_task);
-  if (spec.gpu_request == GpuRequest::GpusPerNode) add(header, "gpus-per-node", machine.node.gpus);
+  header.option("nodes", job.nodes + job.spare_nodes,
+                job.spare_nodes > 0
+                    ? fmt::format("--nodes {} and --spare-nodes {}", job.nodes, job.spare_nodes)
+                    : fmt::format("--nodes {}", job.nodes));
+  if (job.spare_nodes > 0)
+    header.add(because("--spare-nodes: the job goes on without a failed node", "no-kill"));
+  if (options.ranks_per_node > 0)
+    header.option("ntasks-per-node", job.ranks_per_node, "--ranks-per-node");
+  else
+    header.machine("ntasks-per-node", job.ranks_per_node, "node.gpus", "one rank per GPU");
+  if (spec.cpus_per_task > 0)
+    header.machine("cpus-per-task", spec.cpus_per_task, "launch.cpus_per_task");
+  if (spec.gpu_request == GpuRequest::GpusPerNode)
+    header.machine("gpus-per-node", machine.node.gpus, "launch.gpu_request");
   if (spec.gpu_request == GpuRequest::Gres)
-    add(header, "gres", fmt::format("gpu:{}", machine.node.gpus));
-  if (spec.exclusive) add(header, "exclusive");
-  if (spec.hint) add(header, "hint", *spec.hint);
-  if (spec.network) add(header, "network", *spec.network);
-  if (!options.exclude.empty()) add(header, "exclude", options.exclude);
-  for (const std::string& option : spec.slurm_options) add(header, option.substr(2));
+    header.machine("gres", fmt::format("gpu:{}", machine.node.gpus), "launch.gpu_request");
+  if (spec.exclusive) header.add(from_machine("exclusive", "launch.exclusive"));
+  if (spec.hint) header.machine("hint", *spec.hint, "launch.hint");
+  if (spec.network) header.machine("network", *spec.network, "launch.network");
+  if (!options.exclude.empty())
+    header.option("exclude", options.exclude, "--exclude, and the node ledger (kintsugi doctor)");
+  for (std::size_t i = 0; i < spec.slurm_options.size(); ++i)
+    header.add(
+        from_machine(spec.slurm_options[i].substr(2), fmt::format("launch.slurm_options[{}]", i)));
+}
+
+void add_time(Header& header, const Machine& machine, const LaunchOptions& options,
+              const JobTime& time) {
+  const auto limit = limit_of(machine, options, options.nodes + options.spare_nodes);
+  const bool full = limit && time.job_s >= machine.launch.limits[*limit].time_h * kHour_s;
+  if (time.job_s > 0 && full)
+    header.machine("time", slurm_time(time.job_s), fmt::format("launch.limits[{}]", *limit),
+                   "the longest job of this size");
+  else if (time.job_s > 0)
+    header.option("time", slurm_time(time.job_s), "--time");
+  if (time.jobs > 1)
+    header.option("array", fmt::format("0-{}%1", time.jobs - 1),
+                  "--time is longer than one job: a chain, one job after the other");
 }
 
 // `saves`: the ranks want a signal before the end of the job.
-std::string header_of(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
+ScriptParts header_of(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
                       const JobDescription& job, bool saves) {
   const JobTime time = job_time(machine, options);
-  std::string header;
-  add(header, "job-name", job.name);
-  if (!options.account.empty()) add(header, "account", options.account);
-  const std::string partition =
-      !options.partition.empty() ? options.partition : machine.launch.partition.value_or("");
-  if (!partition.empty()) add(header, "partition", partition);
+  Header header;
+  header.option("job-name", job.name, "--name, or the run directory");
+  if (!options.account.empty())
+    header.option("account", options.account, "--account, or SBATCH_ACCOUNT");
+  if (!options.partition.empty())
+    header.option("partition", options.partition, "--partition");
+  else if (machine.launch.partition)
+    header.machine("partition", *machine.launch.partition, "launch.partition");
+  if (ScriptPart qos = qos_of(machine, options); !qos.text.empty()) {
+    qos.text = "qos=" + qos.text;
+    header.add(qos);
+  }
   add_resources(header, machine, options, job);
-  if (time.job_s > 0) add(header, "time", slurm_time(time.job_s));
-  if (time.jobs > 1) add(header, "array", fmt::format("0-{}%1", time.jobs - 1));
-  add(header, options.no_requeue ? "no-requeue" : "requeue");
-  if (saves) add(header, "signal", fmt::format("USR1@{:.0f}", time.signal_s));
-  add(header, "chdir", paths.working_directory);
-  add(header, "output", job.directory().string() + "/slurm-%j.out");
-  add(header, "open-mode", "append");
-  return header;
+  add_time(header, machine, options, time);
+  if (options.no_requeue)
+    header.add(because("--no-requeue", "no-requeue"));
+  else
+    header.add(because("Slurm starts the job again if a node fails", "requeue"));
+  if (saves && time.signal_s != machine.launch.signal_s)
+    header.option("signal", fmt::format("USR1@{:.0f}", time.signal_s),
+                  "--signal, or the time that a save takes: the ranks save");
+  else if (saves)
+    header.machine("signal", fmt::format("USR1@{:.0f}", time.signal_s), "launch.signal_s",
+                   "the ranks save before the end of the job");
+  header.option("chdir", paths.working_directory, "relative paths of the configuration");
+  header.option("output", job.directory().string() + "/slurm-%j.out", "beside the run");
+  header.option("open-mode", "append", "a job that starts again keeps its output");
+  return std::move(header.parts);
 }
 
 // Slurm and the ranks choose GPUs of AMD by ROCR_VISIBLE_DEVICES; what a login shell says in the
@@ -195,19 +168,32 @@ std::string header_of(const Machine& machine, const LaunchOptions& options, cons
 constexpr const char* kVisibleDevices =
     "unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL  # of the login shell\n";
 
-std::string environment_of(const Machine& machine, const JobDescription& job, bool container) {
+ScriptParts environment_of(const Machine& machine, const JobDescription& job, bool container) {
   const LaunchSpec& spec = machine.launch;
-  std::string text;
+  ScriptParts parts;
   if (!spec.modules.empty())
-    text += fmt::format("module load {} || exit 2\n", fmt::join(spec.modules, " "));
-  if (machine.gpu.vendor == GpuVendor::Amd) text += kVisibleDevices;
-  for (const auto& [name, value] : job.environment)
-    text += fmt::format("export {}={}\n", name, expanded_in_shell(value));
+    parts.push_back(from_machine(
+        fmt::format("module load {} || exit 2\n", fmt::join(spec.modules, " ")), "launch.modules"));
+  if (machine.gpu.vendor == GpuVendor::Amd)
+    parts.push_back(
+        because("they would choose again among the GPUs of ROCR_VISIBLE_DEVICES", kVisibleDevices));
+  for (std::size_t i = 0; i < job.environment.size(); ++i) {
+    const auto& [name, value] = job.environment[i];
+    const bool always = i < spec.environment.size();
+    parts.push_back(
+        from_machine(fmt::format("export {}={}\n", name, expanded_in_shell(value)),
+                     (always ? "launch.environment." : "launch.multi_node_environment.") + name));
+  }
   if (container)
-    text += "unset SINGULARITY_BIND APPTAINER_BIND  # of a container around this job\n";
-  if (container && spec.mpi == "pmix")
-    text += "export PMIX_MCA_psec=^munge  # there is no munge inside of the container\n";
-  return text.empty() ? "" : "\n" + text;
+    parts.push_back(
+        because("binds of the container in which launch ran would be used again",
+                "unset SINGULARITY_BIND APPTAINER_BIND  # of a container around this job\n"));
+  if (container && mpi_of(spec, container).value == "pmix")
+    parts.push_back(
+        because("PMIx in the container would ask for munge",
+                "export PMIX_MCA_psec=^munge  # there is no munge inside of the container\n"));
+  if (!parts.empty()) parts.front().text = "\n" + parts.front().text;
+  return parts;
 }
 
 constexpr const char* kEndTime = R"(
@@ -276,6 +262,14 @@ done
 exit "${}"
 )";
 
+std::string title_of(const JobDescription& job, const Machine& machine) {
+  return fmt::format(
+      "#!/bin/bash\n# {} on {}: {} x {}{}, by kintsugi launch.\n", job.name, one_line(machine.name),
+      format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
+      job.spare_nodes > 0 ? fmt::format(" and {}", format_number(job.spare_nodes, "spare node"))
+                          : "");
+}
+
 std::string supervised(const JobDescription& job, const std::string& program) {
   return fmt::format(kSupervise, shell_quoted(job.run_dir), shell_quoted(program));
 }
@@ -301,6 +295,7 @@ void check_word(const char* option, const std::string& value, std::string_view s
 void check_options(const Machine& machine, const LaunchOptions& o) {
   check_word("--account", o.account, "-_.");
   check_word("--partition", o.partition, "-_.,");
+  check_word("--qos", o.qos, "-_.");
   check_word("--name", o.name, "-_.+=,");
   check_word("--exclude", o.exclude, "-_.,[]");
   if (o.account.empty() && machine.launch.account_needed)
@@ -337,17 +332,14 @@ std::string slurm_time(double seconds) {
                      whole / 3600 % 24, whole / 60 % 60, whole % 60);
 }
 
-std::optional<double> time_limit_s(const Machine& machine, std::int64_t nodes) {
-  const std::vector<JobLimit>& limits = machine.launch.limits;
-  if (limits.empty()) return {};
-  for (const JobLimit& limit : limits)
-    if (nodes <= limit.nodes) return limit.time_h * kHour_s;
-  user_error("{} for one job, but {} has jobs of at most {}", format_number(nodes, "node"),
-             machine.name, format_number(limits.back().nodes, "node"));
+std::optional<double> time_limit_s(const Machine& machine, const LaunchOptions& options) {
+  const auto limit = limit_of(machine, options, options.nodes + options.spare_nodes);
+  if (!limit) return {};
+  return machine.launch.limits[*limit].time_h * kHour_s;
 }
 
 JobTime job_time(const Machine& machine, const LaunchOptions& options) {
-  const auto limit = time_limit_s(machine, options.nodes + options.spare_nodes);
+  const auto limit = time_limit_s(machine, options);
   JobTime time{.job_s = options.time_s > 0 ? options.time_s : limit.value_or(0),
                .signal_s = options.signal_s > 0 ? options.signal_s : machine.launch.signal_s};
   if (!limit || time.job_s <= *limit) return time;
@@ -394,29 +386,42 @@ JobDescription describe_job(const Machine& machine, const LaunchOptions& options
   if (job.nodes > 1)
     job.environment.insert(job.environment.end(), spec.multi_node_environment.begin(),
                            spec.multi_node_environment.end());
-  job.launcher = launcher_of(machine, options, job, paths, topology);
+  for (ScriptPart& word : launcher_parts(machine, options, job, paths, topology))
+    job.launcher.push_back(std::move(word.text));
   return job;
+}
+
+ScriptParts job_script_parts(const Machine& machine, const LaunchOptions& options,
+                             const JobPaths& paths, const JobDescription& job) {
+  const bool chain = job.chain > 1;
+  ScriptParts parts = {because("", title_of(job, machine))};
+  const auto append = [&](ScriptParts more) {
+    parts.insert(parts.end(), std::make_move_iterator(more.begin()),
+                 std::make_move_iterator(more.end()));
+  };
+  append(header_of(machine, options, paths, job, true));
+  append(environment_of(machine, job, !options.container.empty()));
+  append({because("Slurm has no variable for it",
+                  fmt::format(kEndTime, chain ? "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+                                              : "$SLURM_JOB_ID"))});
+  if (!options.first.empty())
+    append({because("the command that prepares the run",
+                    fmt::format("\n{} || exit\n", quoted_words(options.first)))});
+  append({because("the supervisor starts the ranks, again if some fail",
+                  supervised(job, paths.program)),
+          because("the exit code that Slurm sees", kStatus)});
+  if (chain || job.requeue || !options.no_requeue)
+    append({because("--cancel and a file named stop end the run, time limits do not", kAsked)});
+  if (chain) append({because("--time is longer than one job", kChain)});
+  if (!chain && job.requeue) append({because("--requeue", kRequeue)});
+  if (!chain && !options.no_requeue) append({because("--no-requeue was not given", kRetry)});
+  append({because("kintsugi launch --status and --follow read it", fmt::format(kEnd, "status"))});
+  return parts;
 }
 
 std::string job_script(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
                        const JobDescription& job) {
-  const bool chain = job.chain > 1;
-  std::string text = fmt::format(
-      "#!/bin/bash\n# {} on {}: {} x {}{}, by kintsugi launch.\n", job.name, machine.name,
-      format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
-      job.spare_nodes > 0 ? fmt::format(" and {}", format_number(job.spare_nodes, "spare node"))
-                          : "");
-  text += header_of(machine, options, paths, job, true);
-  text += environment_of(machine, job, !options.container.empty());
-  text +=
-      fmt::format(kEndTime, chain ? "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" : "$SLURM_JOB_ID");
-  if (!options.first.empty()) text += fmt::format("\n{} || exit\n", quoted_words(options.first));
-  text += supervised(job, paths.program) + kStatus;
-  if (chain || job.requeue || !options.no_requeue) text += kAsked;
-  if (chain) text += kChain;
-  if (!chain && job.requeue) text += kRequeue;
-  if (!chain && !options.no_requeue) text += kRetry;
-  return text + fmt::format(kEnd, "status");
+  return text_of(job_script_parts(machine, options, paths, job));
 }
 
 std::string quoted_words(const std::vector<std::string>& words) {
@@ -436,12 +441,8 @@ std::string launcher_text(const JobDescription& job) {
 std::string command_script(const Machine& machine, const LaunchOptions& options,
                            const JobPaths& paths, const JobDescription& job,
                            const std::vector<std::string>& command) {
-  std::string text =
-      fmt::format("#!/bin/bash\n# {} on {}: {} x {}, by kintsugi launch.\n", job.name, machine.name,
-                  format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"));
-  text += header_of(machine, options, paths, job, false) + environment_of(machine, job, false) +
-          "\nexec " + quoted_words(command);
-  return text + "\n";
+  return title_of(job, machine) + text_of(header_of(machine, options, paths, job, false)) +
+         text_of(environment_of(machine, job, false)) + "\nexec " + quoted_words(command) + "\n";
 }
 
 JobDescription describe_local_job(std::int64_t ranks, const std::string& name,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "launch/job_description.h"
+#include "launch/script_parts.h"
 #include "launch/topology.h"
 #include "plan/machines/machine.h"
 
@@ -20,6 +21,7 @@ struct LaunchOptions {
   double time_s = 0;                // of the whole run; 0: the machine's limit
   std::string account = {};
   std::string partition = {};  // empty: the machine's
+  std::string qos = {};        // empty: that of the machine's limit for this many nodes
   std::string container = {};  // an image; empty: none
   std::string name = {};
   bool requeue = false;       // put the job back into the queue at its time limit
@@ -47,14 +49,17 @@ struct JobTime {
 
 // The following are pure functions. UserError for options that the machine cannot satisfy.
 
-// The longest job of this many nodes; nullopt: unknown. UserError if a job cannot have them.
-std::optional<double> time_limit_s(const Machine& machine, std::int64_t nodes);
+// The longest job of these nodes, partition and QoS; nullopt: unknown. UserError if there is none.
+std::optional<double> time_limit_s(const Machine& machine, const LaunchOptions& options);
 JobTime job_time(const Machine& machine, const LaunchOptions& options);
 std::int64_t ranks_per_node(const Machine& machine, const LaunchOptions& options);
 // `topology` replaces that of the machine.
 JobDescription describe_job(const Machine& machine, const LaunchOptions& options,
                             const JobPaths& paths, const std::optional<Topology>& topology = {});
-// The batch script that sbatch is given.
+// The batch script that sbatch is given, with why its lines are there.
+ScriptParts job_script_parts(const Machine& machine, const LaunchOptions& options,
+                             const JobPaths& paths, const JobDescription& job);
+// The same as one text.
 std::string job_script(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
                        const JobDescription& job);
 

@@ -43,7 +43,7 @@ void write_file(const fs::path& path, const std::string& content) {
 // and nothing of the user's own files and jobs.
 std::string environment_of(const fs::path& directory) {
   const std::string home = directory.string();
-  return "for name in ${!SLURM_@} ${!KINTSUGI_@} NO_COLOR SSH_CONNECTION XDG_CACHE_HOME; do unset "
+  return "for name in ${!SLURM_@} ${!KINTSUGI_@} NO_COLOR SSH_CONNECTION XDG_CACHE_HOME XDG_CONFIG_HOME; do unset "
          "$name; done\n"
          "export HOME='" +
          home + "' PATH='" + home +

@@ -140,10 +140,10 @@ TEST(JobScript, OneNodeHasNoMultiNodeVariables) {
 
 TEST(JobScript, TimeLimitsFollowTheNumberOfNodes) {
   const Machine frontier = load_machine("frontier");
-  EXPECT_EQ(time_limit_s(frontier, 91), 2 * kHour);
-  EXPECT_EQ(time_limit_s(frontier, 92), 6 * kHour);
-  EXPECT_EQ(time_limit_s(frontier, 9000), 12 * kHour);
-  EXPECT_EQ(time_limit_s(load_machine("dgx-h100"), 2), std::nullopt);
+  EXPECT_EQ(time_limit_s(frontier, {.nodes = 91}), 2 * kHour);
+  EXPECT_EQ(time_limit_s(frontier, {.nodes = 92}), 6 * kHour);
+  EXPECT_EQ(time_limit_s(frontier, {.nodes = 9000}), 12 * kHour);
+  EXPECT_EQ(time_limit_s(load_machine("dgx-h100"), {.nodes = 2}), std::nullopt);
   // 3 h in jobs of 2 h that train 2 h - 7 min: two of them.
   EXPECT_EQ(job_time(frontier, {.nodes = 8, .time_s = 3 * kHour}).jobs, 2);
   EXPECT_EQ(job_time(frontier, {.nodes = 8, .time_s = 2 * kHour}).jobs, 1);

@@ -150,6 +150,25 @@ TEST_F(LaunchCommand, PrintWritesAndAsksNothing) {
   EXPECT_EQ(content_of("calls"), "");
 }
 
+TEST_F(LaunchCommand, ExplainsTheScript) {
+  std::string cluster = kCluster;
+  cluster.replace(cluster.find("partition: main"), 15, "partition: main  # the site's mail");
+  directory_.write("cluster.yaml", cluster);
+  const Outcome outcome = on_cluster("--nodes 2 --qos fast --explain");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(
+      outcome.out,
+      AllOf(StartsWith("#!/bin/bash\n"),
+            HasSubstr("#SBATCH --partition=main\n#   <- launch.partition: the site's mail\n"),
+            HasSubstr("#SBATCH --qos=fast\n#   <- --qos\n"),
+            HasSubstr("#SBATCH --nodes=2\n#   <- --nodes 2\n"),
+            HasSubstr("#   --overlap\n#   <- a step with a dead node"),
+            HasSubstr("#   --cpu-bind=none\n#   <- launch.cpu_binding: the default\n")));
+  EXPECT_FALSE(fs::exists(directory_ / "runs"));
+  EXPECT_EQ(content_of("calls"), "");
+  EXPECT_THAT(refused(launch("run.yaml --local --explain")), HasSubstr("--explain has no effect"));
+}
+
 TEST_F(LaunchCommand, RefusesBeforeItWrites) {
   EXPECT_THAT(refused(on_cluster("--partition mian")),
               AllOf(HasSubstr("no partition 'mian'"), HasSubstr("did you mean 'main'"),

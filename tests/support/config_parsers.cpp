@@ -23,6 +23,7 @@
 #include "launch/topology.h"
 #include "model/adapter/stored_adapter.h"
 #include "model/files/fingerprint.h"
+#include "plan/machines/comments.h"
 #include "plan/machines/machine.h"
 #include "plan/search/planner.h"
 #include "plan/search/trial_log.h"
@@ -108,7 +109,9 @@ FileParser machine_yaml() {
           .samples = samples_from(fs::path(source_directory()) / "machines", ".yaml", "m.yaml"),
           .damaged = {},
           .read = [](const fs::path& directory) {
-            parse_machine(to_yaml(load_machine((directory / "m.yaml").string())), "again");
+            const std::string file = (directory / "m.yaml").string();
+            machine_comments(file);
+            parse_machine(to_yaml(load_machine(file)), "again");
           }};
 }
 

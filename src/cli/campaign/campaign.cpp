@@ -205,6 +205,7 @@ LaunchRequest request_of(const Campaign& campaign, std::size_t task) {
                      .time_s = launch.time_s,
                      .account = launch.account,
                      .partition = launch.partition,
+                     .qos = launch.qos,
                      .container = launch.container,
                      .name = job_name(campaign, task),
                      .requeue = launch.requeue,

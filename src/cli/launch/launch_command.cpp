@@ -43,12 +43,17 @@ void submit(std::vector<PreparedRun>& runs) {
 }
 
 // Prints what would be submitted.
-void print_runs(const std::vector<PreparedRun>& runs) {
-  for (const PreparedRun& run : runs)
+void print_runs(const std::vector<PreparedRun>& runs, bool explain) {
+  for (const PreparedRun& run : runs) {
+    if (explain) {
+      fmt::print("{}{}", &run == &runs.front() ? "" : "\n", run.explanation);
+      continue;
+    }
     fmt::print(
         "{}{}\n# The supervisor starts the ranks with:\n#   {}\n",
         &run == &runs.front() ? "" : "\n", run.script,
         fmt::join(rank_command(run.job, {.nodes = run.job.nodes}, {"train", run.job.config}), " "));
+  }
 }
 
 struct LaunchArguments {
@@ -71,7 +76,7 @@ void refuse_idle_options(const CLI::App& command, const std::string& config) {
       {"--follow", {}},
       {"--collect", {"--csv", "--markdown", "--overwrite"}},
       {"--accept",
-       {"--machine", "--nodes", "--ranks-per-node", "--time", "--account", "--partition",
+       {"--machine", "--nodes", "--ranks-per-node", "--time", "--account", "--partition", "--qos",
         "--exclude", "--cpu-bind", "--topology", "--name", "--print", "--allow-undriven-gpus",
         "--parts"}},
       {"--supervise", {}},
@@ -151,9 +156,10 @@ void launch(LaunchArguments& arguments) {
   request.options.account = or_variable(request.options.account, "SBATCH_ACCOUNT");
   if (!request.options.container.empty())
     request.options.container = std::filesystem::absolute(request.options.container).string();
+  request.print = request.print || request.explain;
   PreparedRuns runs = prepare_runs(request);
   if (request.print || !request.local) {
-    request.print ? print_runs(runs.list) : submit(runs.list);
+    request.print ? print_runs(runs.list, request.explain) : submit(runs.list);
     if (!request.local && wants_gpus(runs.list)) note_unknown_gpus(request);
     return;
   }
@@ -253,7 +259,9 @@ void add_slurm_options(CLI::App& command, LaunchArguments& arguments) {
       TypeName{"TIME"}, duration(between(1, 1e9)));
   add("--account", options.account, "The project that pays (or SBATCH_ACCOUNT)");
   add("--partition", options.partition, "Instead of the machine's partition");
-  add("--container", options.container, "Run the ranks in this image (Apptainer, Singularity)");
+  add("--qos", options.qos, "Instead of the QoS that the machine's limits name");
+  add("--container", options.container,
+      "Run the ranks in this image (Apptainer, Singularity, pyxis), or by this EDF file");
   add("--requeue", options.requeue,
       "Put the job back into the queue at its time limit until the run is finished, instead of a "
       "chain");
@@ -278,6 +286,9 @@ void add_task_options(CLI::App& command, LaunchArguments& arguments) {
       TypeName{"KEY=VALUE"}, kRepeatable);
   add("--name", request.options.name, "Name of the job (default: that of the run directory)");
   add("--print", request.print, "Check everything and print the script; write nothing");
+  add("--explain", request.explain,
+      "As --print, and say of each line why it is there: the machine file, an option, or a rule of "
+      "this program");
   add("--allow-undriven-gpus", request.allow_undriven_gpus,
       "Submit also if this program cannot use the GPUs of the machine");
   add("--local", request.local, "Run on this machine instead of Slurm");

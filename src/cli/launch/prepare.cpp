@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
+#include "launch/job_launcher.h"
 #include "launch/matrix.h"
 #include "launch/node_ledger.h"
 #include "launch/slurm.h"
@@ -229,6 +230,13 @@ PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
   check_time(run.config, machine, options);
   run.job = describe_job(machine, options, paths, topology);
   run.script = job_script(machine, options, paths, run.job);
+  if (request.explain) {
+    const MachineComments comments = machine_comments(request.machine);
+    run.explanation =
+        explained(job_script_parts(machine, options, paths, run.job), comments) +
+        "\n# The supervisor starts the ranks with these words, and the program after them:\n" +
+        explained_words(launcher_parts(machine, options, run.job, paths, topology), comments);
+  }
   run.allocated_nodes = run.job.nodes + run.job.spare_nodes;
   run.partition =
       options.partition.empty() ? machine.launch.partition.value_or("") : options.partition;

@@ -20,6 +20,7 @@ struct LaunchRequest {
   std::string topology = {};  // a file, or "this"; empty: the machine's
   LaunchOptions options = {};
   bool print = false;
+  bool explain = false;  // with `print`: why each line is there
   bool allow_undriven_gpus = false;
   bool local = false;
   std::int64_t ranks = 1;  // with `local`
@@ -38,6 +39,7 @@ struct PreparedRun {
   RunConfig config = {};
   JobDescription job = {};
   std::string script = {};
+  std::string explanation = {};  // with `explain`: the script and the launcher, with reasons
   std::int64_t allocated_nodes = 1;
   std::string partition = {};  // empty: the default
   double job_s = 0;            // 0: the default

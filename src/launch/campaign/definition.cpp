@@ -49,6 +49,7 @@ void read_launch(MapReader& parent, CampaignLaunch& launch) {
   reader->duration("time", launch.time_s, between(1, 1e9));
   reader->text("account", launch.account);
   reader->text("partition", launch.partition);
+  reader->text("qos", launch.qos);
   reader->text("container", launch.container);
   reader->text("exclude", launch.exclude);
   reader->flag("requeue", launch.requeue);

@@ -16,7 +16,7 @@ struct CampaignLaunch {
   std::int64_t ranks = 1;  // on this machine
   std::int64_t nodes = 1, spare_nodes = 0, min_nodes = 0, ranks_per_node = 0;
   double time_s = 0;
-  std::string account = {}, partition = {}, container = {}, exclude = {};
+  std::string account = {}, partition = {}, qos = {}, container = {}, exclude = {};
   bool requeue = false;
   bool operator==(const CampaignLaunch&) const = default;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,10 @@ struct DescriptionText {
 };
 DescriptionText find_description(const std::string& kind, const Descriptions& built_in,
                                  const std::string& name_or_path, const std::string& hint);
+// The user's file of keys that replace those of built-in machines: KINTSUGI_MACHINES, or
+// kintsugi/machines.yaml in XDG_CONFIG_HOME (~/.config). nullopt if there is none; UserError if
+// KINTSUGI_MACHINES names none.
+std::optional<DescriptionText> site_machines();
 inline constexpr const char* kMachineHint = "kintsugi plan machines lists the built-in machines";
 
 }  // namespace kintsugi

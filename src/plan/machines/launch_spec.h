@@ -20,12 +20,15 @@ enum class GpuRequest : std::uint8_t { GpusPerNode, Gres, None };
 // Masks: one CPU mask per rank, from the topology. Cores: Slurm binds ranks to cores. None: ranks
 // may use all cores of the job. Slurm: nothing is said, Slurm's own default.
 enum class CpuBinding : std::uint8_t { Masks, Cores, None, Slurm };
-enum class ContainerRuntime : std::uint8_t { Apptainer, Singularity };
+// Pyxis (enroot) and Edf (the container engine of CSCS) are options of srun.
+enum class ContainerRuntime : std::uint8_t { Apptainer, Singularity, Pyxis, Edf };
 
-// Jobs of up to `nodes` nodes may take `time_h` hours.
+// Jobs of up to `nodes` nodes may take `time_h` hours. The first limit that fits a job is used.
 struct JobLimit {
   std::int64_t nodes = 0;
   double time_h = 0;
+  std::string partition = {};  // only there; empty: in the machine's partition
+  std::string qos = {};        // that such jobs need; empty: the default
   bool operator==(const JobLimit&) const = default;
 };
 
@@ -33,6 +36,7 @@ struct ContainerSpec {
   ContainerRuntime runtime = ContainerRuntime::Apptainer;
   std::vector<std::string> options = {};  // such as --rocm
   std::vector<std::string> binds = {};    // directories of the host
+  std::optional<std::string> mpi = {};    // --mpi of srun in a container; empty: as outside
   bool operator==(const ContainerSpec&) const = default;
 };
 
@@ -41,7 +45,7 @@ struct LaunchSpec {
 
   std::optional<std::string> partition = {};
   bool account_needed = false;
-  std::vector<JobLimit> limits = {};  // by increasing number of nodes; empty: unknown
+  std::vector<JobLimit> limits = {};  // of one partition and QoS: by increasing nodes
   bool exclusive = true;
   GpuRequest gpu_request = GpuRequest::GpusPerNode;
   std::int64_t cpus_per_task = 0;  // 0: Slurm's default
@@ -69,7 +73,8 @@ inline constexpr EnumWords<3> kEnumWords<GpuRequest> = {"gpus-per-node", "gres",
 template <>
 inline constexpr EnumWords<4> kEnumWords<CpuBinding> = {"masks", "cores", "none", "slurm"};
 template <>
-inline constexpr EnumWords<2> kEnumWords<ContainerRuntime> = {"apptainer", "singularity"};
+inline constexpr EnumWords<4> kEnumWords<ContainerRuntime> = {"apptainer", "singularity", "pyxis",
+                                                              "edf"};
 
 inline constexpr double kLongestSignal_s = 65535;  // of sbatch --signal
 
@@ -77,6 +82,8 @@ template <class V>
 void describe(V& v, JobLimit& c) {
   v("nodes", c.nodes, between(1, 1e7));
   v("time_h", c.time_h, between(0.01, 1e5));
+  v("partition", c.partition);
+  v("qos", c.qos);
 }
 
 template <class V>
@@ -84,6 +91,7 @@ void describe(V& v, ContainerSpec& c) {
   v("runtime", c.runtime);
   v("options", c.options);
   v("binds", c.binds);
+  v("mpi", c.mpi);
 }
 
 template <class V>

@@ -97,6 +97,17 @@ void describe(V& v, Machine& c) {
   v("launch", c.launch);
 }
 
+// The user's file: under the name of a built-in machine, keys that replace its own.
+struct SiteMachines {
+  std::vector<std::string> names = {};
+  std::vector<Machine> machines = {};  // of these names
+};
+
+template <class V>
+void describe(V& v, SiteMachines& c) {
+  for (std::size_t i = 0; i < c.names.size(); ++i) v(c.names[i].c_str(), c.machines[i]);
+}
+
 namespace {
 
 void require(double value, const std::string& source, const char* key, const char* meaning) {
@@ -221,7 +232,9 @@ std::string to_yaml(const Machine& machine) {
     const bool unknown = std::any_of(optional.begin(), optional.end(), [&](const auto& one) {
       return one.second < 0 && line.find(one.first) != std::string::npos;
     });
-    if (!unknown) text += line + "\n";
+    const std::string key = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+    const bool unnamed = key == "partition:" || key == "qos:";  // in a limit
+    if (!unknown && !unnamed) text += line + "\n";
   }
   return text;
 }
@@ -231,7 +244,17 @@ std::vector<std::string> machine_names() { return names_of(embedded_machines());
 Machine load_machine(const std::string& name_or_path) {
   const auto [yaml, source] =
       find_description("machine", embedded_machines(), name_or_path, kMachineHint);
-  return parse_machine(yaml, source);
+  SiteMachines site{.names = machine_names()};
+  const auto name = std::ranges::find(site.names, name_or_path);
+  if (name == site.names.end()) return parse_machine(yaml, source);
+  const std::optional<DescriptionText> file = site_machines();
+  if (!file) return parse_machine(yaml, source);
+  site.machines.resize(site.names.size());
+  Machine& machine = site.machines[static_cast<std::size_t>(name - site.names.begin())];
+  read_document(YamlDocument(yaml, source), machine);
+  read_document(YamlDocument(file->yaml, file->source), site);
+  check(machine, fmt::format("{}: {}", file->source, name_or_path));
+  return machine;
 }
 
 }  // namespace kintsugi

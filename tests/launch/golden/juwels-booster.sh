@@ -18,7 +18,12 @@
 #SBATCH --open-mode=append
 
 export NCCL_SOCKET_IFNAME="ib0"
+export NCCL_SOCKET_FAMILY="AF_INET"
+export NCCL_IB_HCA="mlx5_0,mlx5_1,mlx5_2,mlx5_3"
+export NCCL_NET_GDR_LEVEL="2"
+export NCCL_NET_GDR_READ="1"
 export NCCL_IB_TIMEOUT="20"
+export NCCL_IB_RETRY_CNT="20"
 export UCX_RC_TIMEOUT="4s"
 
 # When this job ends, in Unix seconds, so that the run can plan its saves.

@@ -9,6 +9,7 @@
 #SBATCH --cpus-per-task=7
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
+#SBATCH --mem=480G
 #SBATCH --time=2-00:00:00
 #SBATCH --array=0-5%1
 #SBATCH --requeue
@@ -27,6 +28,7 @@ export FI_CXI_DISABLE_CQ_HUGETLB="1"
 export FI_MR_CACHE_MONITOR="userfaultfd"
 export FI_CXI_DISABLE_HOST_REGISTER="1"
 export MPICH_GPU_SUPPORT_ENABLED="0"
+export HSA_ENABLE_SDMA="0"
 export MIOPEN_USER_DB_PATH="/tmp/miopen-$SLURM_JOB_ID"
 export MIOPEN_CUSTOM_CACHE_DIR="/tmp/miopen-$SLURM_JOB_ID"
 

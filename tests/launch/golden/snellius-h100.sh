@@ -16,6 +16,7 @@
 #SBATCH --output=/scratch/project/runs/demo/launch/slurm-%j.out
 #SBATCH --open-mode=append
 
+export NCCL_SOCKET_IFNAME="eno2np0"
 unset SINGULARITY_BIND APPTAINER_BIND  # of a container around this job
 export PMIX_MCA_psec=^munge  # there is no munge inside of the container
 
