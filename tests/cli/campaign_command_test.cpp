@@ -139,6 +139,7 @@ TEST_F(CampaignCommand, StopsWhereTheBudgetIsUsedUp) {
 }
 
 TEST_F(CampaignCommand, LeavesWhatOthersHaveMade) {
+  fs::create_directories(directory_ / "c/data");
   directory_.write("c/data/tokens.bin", "precious");
   directory_.write("campaign.yaml",
                    "campaign: {dir: c}\nnodes:\n  data: {command: 'echo x >{self}/made'}\n");
