@@ -50,28 +50,26 @@ double pipeline_s(const PipelineShape& shape, const StageTimes& t) {
 }
 
 double executed_pipeline_s(const PipelineShape& shape, const StageTimes& t) {
-  // Other programs interleave any number of micro-batches.
+  // Other programs interleave any number of micro-batches, or have stages that stop together for a
+  // message, which the schedule does not describe.
   const int rest = shape.micro_batches % shape.stages;
-  if (shape.stages == 1 || (shape.chunks > 1 && rest != 0)) return pipeline_s(shape, t);
-  const bool stops = sum(t.stops) > 0;
+  if (shape.stages == 1 || (shape.chunks > 1 && rest != 0) || sum(t.stops) > 0)
+    return pipeline_s(shape, t);
   const ActionSeconds seconds = [&](int rank, const Action& action) {
     const ChunkTimes& chunk = t.chunks[rank][action.chunk];
-    const double stop = stops ? t.stops[rank] / (2 * shape.chunks) : 0;
     switch (action.kind) {
       case ActionKind::Forward:
-        return chunk.forward + stop;
+        return chunk.forward;
       case ActionKind::BackwardInput:
-        return chunk.backward * (1 - t.weight_share) + stop;
+        return chunk.backward * (1 - t.weight_share);
       case ActionKind::BackwardWeight:
         return chunk.backward * t.weight_share;
       default:
-        return chunk.backward + stop;
+        return chunk.backward;
     }
   };
-  // Messages that are waited for are the stops.
   const auto executed = [&](int micro_batches) {
-    return schedule_s({shape.kind, shape.stages, micro_batches, shape.chunks}, seconds,
-                      stops ? 0 : t.message);
+    return schedule_s({shape.kind, shape.stages, micro_batches, shape.chunks}, seconds, t.message);
   };
   const double filling = 2 * (shape.stages - 1) * t.first_message;
   // After the first rounds of `stages` micro-batches, each takes as long as the next.
