@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -20,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kSessionFolder = "OMPI_MCA_orte_tmpdir_base";
 constexpr int kWarmUp = 2;                  // steps for autotuning and graph capture
 constexpr std::size_t kLongestError = 160;  // bytes of an error in a table
 
@@ -77,6 +80,20 @@ fs::path TrialJobs::run_of(int number) const {
   return setup_.directory / fmt::format("trial-{:03}", number);
 }
 
+// Where an mpirun of Open MPI 4 keeps its session. It removes the folder when no other mpirun has a
+// session there, and one that starts at that moment fails: each trial has its own.
+fs::path TrialJobs::session_of(int number) const {
+  const char* given = std::getenv(kSessionFolder);
+  return fs::path(given ? given : fs::temp_directory_path()) /
+         fmt::format("kintsugi-tune-{}-{}", getpid(), number);
+}
+
+void TrialJobs::remove_files_of(int number) const {
+  std::error_code ignored;
+  fs::remove_all(run_of(number), ignored);
+  fs::remove_all(session_of(number), ignored);
+}
+
 std::vector<std::string> TrialJobs::command(int number, const Layout& layout) const {
   std::vector<std::string> overrides = setup_.overrides;
   for (std::string& text : layout_overrides(layout)) overrides.push_back(std::move(text));
@@ -104,7 +121,8 @@ void TrialJobs::start(int number, const Layout& layout) {
   fs::remove_all(run_of(number));  // left by a tuning that was killed
   auto port = std::make_shared<SupervisorPort>(false);
   const pid_t leader = start_session(command(number, layout), log_of(number),
-                                     {{kSupervisorVariable, port->address()}});
+                                     {{kSupervisorVariable, port->address()},
+                                      {kSessionFolder, session_of(number).string()}});
   jobs_.push_back({number, leader, Clock::now(), std::move(port)});
 }
 
@@ -132,8 +150,7 @@ TrialJobs::Ended TrialJobs::finish(Running job, bool in_time) {
           ? result_of(job.number, status, end)
           : TrialResult{0, fmt::format("took longer than {}", format_duration(setup_.timeout_s))};
   ended.stopped = in_time && !ended.result.ran() && end && end->stop != StopCause::None;
-  std::error_code ignored;
-  fs::remove_all(run_of(job.number), ignored);
+  remove_files_of(job.number);
   return ended;
 }
 
@@ -151,8 +168,7 @@ void TrialJobs::stop() {
   for (const Running& job : jobs_) ask_session_to_end(job.leader);  // all of them, then wait
   for (const Running& job : jobs_) {
     end_session(job.leader, true);
-    std::error_code ignored;
-    fs::remove_all(run_of(job.number), ignored);
+    remove_files_of(job.number);
   }
   jobs_.clear();
 }

@@ -62,6 +62,8 @@ class TrialJobs {
   };
 
   std::filesystem::path run_of(int number) const;
+  std::filesystem::path session_of(int number) const;
+  void remove_files_of(int number) const;
   std::vector<std::string> command(int number, const Layout& layout) const;
   Ended finish(Running job, bool in_time);
   TrialResult result_of(int number, int status, const std::optional<RunEnd>& end) const;
