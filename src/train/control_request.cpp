@@ -5,11 +5,13 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "core/error.h"
 #include "core/units.h"
 #include "report/runs/json_members.h"
+#include "train/step_profile.h"
 
 namespace kintsugi {
 namespace {
@@ -50,6 +52,15 @@ bool flag_in(const ControlJson& json, const char* key, const std::string& source
   return value.is_boolean() && value.get<bool>();
 }
 
+std::int64_t profiled_steps_in(const ControlJson& json, const std::string& source) {
+  const ControlJson& value = json_at(json, "profile");
+  if (value.is_null()) return 0;
+  const std::int64_t steps = value.is_number_integer() ? count_at(json, "profile") : -1;
+  if (steps < 0 || steps > kMostProfiledSteps)
+    user_error("{}: profile is no number of steps up to {}", source, kMostProfiledSteps);
+  return steps;
+}
+
 }  // namespace
 
 std::string ControlRequest::text() const {
@@ -57,6 +68,7 @@ std::string ControlRequest::text() const {
   for (const auto& [key, value] : set) parts.push_back(fmt::format("{}={}", key, value));
   if (checkpoint) parts.emplace_back("checkpoint");
   if (evaluate) parts.emplace_back("evaluate");
+  if (profile_steps > 0) parts.push_back("profile of " + format_number(profile_steps, "step"));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -70,18 +82,21 @@ std::filesystem::path control_history(const std::filesystem::path& run_dir) {
 std::string to_json(const ControlRequest& request) {
   ControlJson set = ControlJson::object();
   for (const auto& [key, value] : request.set) set[key] = value;
-  return compact_json(
-             {{"set", set}, {"checkpoint", request.checkpoint}, {"evaluate", request.evaluate}}) +
+  return compact_json({{"set", set},
+                       {"checkpoint", request.checkpoint},
+                       {"evaluate", request.evaluate},
+                       {"profile", request.profile_steps}}) +
          "\n";
 }
 
 ControlRequest control_request_from_json(const std::string& text, const std::string& source) {
   const ControlJson json = object_of(text, source);
   ControlRequest request{.checkpoint = flag_in(json, "checkpoint", source),
-                         .evaluate = flag_in(json, "evaluate", source)};
+                         .evaluate = flag_in(json, "evaluate", source),
+                         .profile_steps = profiled_steps_in(json, source)};
+  static const std::set<std::string> known = {"set", "checkpoint", "evaluate", "profile"};
   for (const auto& [name, value] : json.items())
-    if (name != "set" && name != "checkpoint" && name != "evaluate")
-      user_error("{}: there is no request '{}'", source, name);
+    if (!known.contains(name)) user_error("{}: there is no request '{}'", source, name);
   const ControlJson& set = json_at(json, "set");
   if (!set.is_null() && (!set.is_object() || set.size() > kMostSettings))
     user_error("{}: set is no map of at most {} keys", source, kMostSettings);

@@ -16,9 +16,10 @@ struct ControlRequest {
   std::vector<std::pair<std::string, std::string>> set = {};  // key and value: optimizer.lr, 1e-4
   bool checkpoint = false;                                    // save now
   bool evaluate = false;                                      // validation and tasks now
+  std::int64_t profile_steps = 0;                             // record the next ones
   bool operator==(const ControlRequest&) const = default;
 
-  std::string text() const;  // "optimizer.lr=1e-4, checkpoint"
+  std::string text() const;  // "optimizer.lr=1e-4, checkpoint, profile of 2 steps"
 };
 // In events.jsonl: obeyed, or not.
 inline constexpr const char* kControlEvent = "control";

@@ -20,8 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kMostProfiledSteps = 100;  // all their spans are kept in memory
-constexpr int kMostProfiledRanks = 256;           // rank 0 keeps those of all of them
+constexpr int kMostProfiledRanks = 256;  // rank 0 keeps those of all of them
 constexpr std::int64_t kMostGatheredBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kDefaultFirst = 3, kDefaultLast = 4;  // steps of this process
 
@@ -90,17 +89,21 @@ ProfileRequest parse_profile_request(std::string_view text) {
     const std::string_view one = rest.substr(0, end);
     const std::string_view value = one.size() > key.size() ? one.substr(key.size() + 1) : "";
     const bool known = key == "steps" || key == "ranks" || key == "file";
-    if (!known || value.empty() || !seen.insert(key).second)
+    const bool on_request = one == "on-request";
+    if (!(on_request || (known && !value.empty())) || !seen.insert(key).second)
       user_error(
           "--profile {}: give steps=20-25, ranks=0-7 and last file=PATH, or some of them, with "
-          "commas between them; or nothing, behind the configuration",
+          "commas between them; on-request instead of steps; or nothing, behind the configuration",
           text);
+    if (on_request) request.on_request = true;
     if (key == "steps") set_steps(request, value);
     if (key == "ranks") set_ranks(request, value);
     if (key == "file") request.file = value;
     if (end == rest.npos) break;
     rest = rest.substr(end + 1);
   }
+  if (request.on_request && (request.given_steps() || !request.file.empty()))
+    user_error("--profile {}: kintsugi ctl says which steps, and each profile is a file", text);
   return request;
 }
 
@@ -122,7 +125,7 @@ bool StepProfile::records(int rank) const { return request_.records(rank, groups
 
 void StepProfile::before_step(std::int64_t step) {
   if (first_seen_ == 0) first_seen_ = step;
-  if (!request_.given_steps()) {
+  if (!request_.given_steps() && !request_.on_request) {
     request_.first_step = first_seen_ + kDefaultFirst - 1;
     request_.last_step = first_seen_ + kDefaultLast - 1;
   }
@@ -142,8 +145,23 @@ void StepProfile::close() {
   if (recording_) end();
 }
 
+void StepProfile::check_ask() const {
+  if (!request_.on_request)
+    user_error("this run records no steps later: start it with --profile on-request");
+  if (recording_ || request_.last_step > step_)
+    user_error("the run records steps {} now: ask again later",
+               range_text(request_.first_step, request_.last_step));
+}
+
+void StepProfile::ask(std::int64_t steps) {
+  check_ask();
+  request_.first_step = step_ + 1;
+  request_.last_step = step_ + steps;
+  done_ = false;
+}
+
 void StepProfile::report() const {
-  if (done_ || groups_ == nullptr || !groups_->is_first()) return;
+  if (done_ || request_.on_request || groups_ == nullptr || !groups_->is_first()) return;
   if (first_seen_ == 0) return log_warning("no profile: this process had no step to train");
   log_warning("no profile: steps {} were requested, but this process trained steps {}",
               range_text(request_.first_step, request_.last_step), range_text(first_seen_, step_));

@@ -16,6 +16,7 @@ namespace kintsugi {
 struct ProfileRequest {
   // Steps of the run, as the log counts them. 0: the third and fourth step of this process.
   std::int64_t first_step = 0, last_step = 0;
+  bool on_request = false;  // none until kintsugi ctl asks for some
   // The ranks that record. -1: all, but at most kDefaultRanks.
   int first_rank = 0, last_rank = -1;
   std::filesystem::path file = {};  // empty: in profiles/ of the run directory
@@ -25,9 +26,11 @@ struct ProfileRequest {
   bool records(int rank, int ranks) const;
   bool given_steps() const { return first_step > 0; }
 };
+inline constexpr std::int64_t kMostProfiledSteps = 100;  // all their spans are kept in memory
 std::string range_text(std::int64_t first, std::int64_t last);  // "20-25", "20"
 // `text` is "steps=20-25,ranks=0-7,file=PATH" or part of it, in this order; a single step or rank
-// is a range of one. Throws UserError if it is something else or too long.
+// is a range of one; "on-request" stands for the steps and the file. Throws UserError if it is
+// something else or too long.
 ProfileRequest parse_profile_request(std::string_view text);
 // UserError unless the file of the request may be written: it must not replace one of the `inputs`.
 void check_profile_file(const ProfileRequest& request,
@@ -46,6 +49,11 @@ class StepProfile {
   void before_step(std::int64_t step);
   void after_step(double seconds);
   void close();  // after the last step of a stage
+
+  // With on_request: records the steps from the next one on. UserError if it cannot now; the same
+  // on all ranks.
+  void check_ask() const;
+  void ask(std::int64_t steps);
 
   // At the end of the run: warns if no step was recorded.
   void report() const;

@@ -198,6 +198,7 @@ void Trainer::train() {
   }
   // A stop before the first step, or in the step that caused a rewind.
   if (run.unsaved && run.stops.decided() && run.config.train.save) parts_->saves.save();
+  parts_->control.close();
   parts_->feed.close_content_check();
   parts_->copies.remove();  // everything is in a checkpoint
   if (run.profile != nullptr) run.profile->close();

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "support/campaign_files.h"
@@ -52,6 +53,80 @@ class CtlCommand : public ProgramTest {
   }
 };
 
+// With verify_replicas_every, a run ends if one rank has changed a value at another step.
+TEST_F(CtlCommand, SixteenRanksObeyAfterTheSameStep) {
+  run_in_shell(
+      std::string(kOpenMpi) +
+      "mpirun -np 16 \"$kintsugi\" train base.yaml --set optimizer.schedule=constant --set "
+      "threads=1 --set batch.global=16 --set batch.micro=1 --set train.keep_checkpoints=0 "
+      "--set train.verify_replicas_every=1 --set train.steps=1000000 --set run.dir=a "
+      ">a.txt 2>&1 &\n"
+      "for i in $(seq 1200); do grep -q '\"step\":2,' a/metrics.jsonl 2>/dev/null && break; "
+      "sleep 0.05; done");
+  const Outcome changed = run_kintsugi("ctl a --set optimizer.lr=5e-2");
+  std::int64_t step = 0;
+  ASSERT_EQ(std::sscanf(changed.out.c_str(), "step %ld: optimizer.lr=5e-2", &step), 1)
+      << changed.error << content_of("a.txt");
+  const Outcome saved = run_kintsugi("ctl a --checkpoint");
+  EXPECT_EQ(saved.code, 0) << saved.error << content_of("a.txt");
+  stop("a");
+  const auto found = records("a");
+  ASSERT_GT(found.rbegin()->first, step);
+  EXPECT_DOUBLE_EQ(found.at(step)["lr"].get<double>(), 1e-3);
+  EXPECT_DOUBLE_EQ(found.at(step + 1)["lr"].get<double>(), 5e-2);
+  EXPECT_THAT(content_of("a.txt"), testing::Not(HasSubstr("differ")));
+}
+
+// What is changed in a stage ends with it.
+TEST_F(CtlCommand, AStageIsChangedAndStepsAreRecordedOnRequest) {
+  directory_.write("stages.yaml",
+                   std::regex_replace(content_of("base.yaml"), std::regex("steps: 4, "), "") +
+                       "stages:\n  - {name: long, steps: 1000000}\n"
+                       "  - {name: last, steps: 4}\n");
+  const std::string train =
+      "\"$kintsugi\" train stages.yaml --set optimizer.schedule=constant --set "
+      "threads=1 --set run.dir=s ";
+  const auto wait_for = [&](const char* step) {
+    return fmt::format(
+        "for i in $(seq 1200); do grep -q '\"step\":{},' s/metrics.jsonl 2>/dev/null "
+        "&& break; sleep 0.05; done",
+        step);
+  };
+  run_in_shell(train + "--profile on-request >s.txt 2>&1 &\n" + wait_for("5"));
+  const Outcome changed = run_kintsugi("ctl s --set optimizer.lr=5e-4 --profile 2");
+  ASSERT_EQ(changed.code, 0) << changed.error << content_of("s.txt");
+  std::int64_t step = 0;
+  ASSERT_EQ(
+      std::sscanf(changed.out.c_str(), "step %ld: optimizer.lr=5e-4, profile of 2 steps", &step), 1)
+      << changed.out;
+  const std::string profile = fmt::format("s/profiles/steps-{}-{}.json", step + 1, step + 2);
+  run_in_shell("for i in $(seq 200); do [ -e " + profile + " ] && break; sleep 0.05; done");
+  EXPECT_TRUE(fs::exists(directory_ / profile));
+  EXPECT_THAT(refused("s --profile 101"), HasSubstr("101"));
+  stop("s");
+  const std::string end =
+      fmt::format("--set 'stages=[{{name: long, steps: {}}}, {{name: last, steps: 4}}]'",
+                  records("s").rbegin()->first + 2);
+  ASSERT_EQ(run_in_shell(train + end).code, 0) << content_of("error.txt");
+  const auto found = records("s");
+  const std::int64_t last = found.rbegin()->first;
+  EXPECT_DOUBLE_EQ(found.at(step)["lr"].get<double>(), 1e-3);
+  EXPECT_DOUBLE_EQ(found.at(last - 4)["lr"].get<double>(), 5e-4);
+  EXPECT_DOUBLE_EQ(found.at(last - 3)["lr"].get<double>(), 1e-3);
+}
+
+// A request of a run that has died is not obeyed by the next process.
+TEST_F(CtlCommand, ARequestEndsWithTheProcessThatWasAsked) {
+  const std::string train = "\"$kintsugi\" train base.yaml --set threads=1 --set run.dir=r ";
+  ASSERT_EQ(run_in_shell(train + "--set train.steps=2").code, 0) << content_of("error.txt");
+  directory_.write("r/control.json", "{\"set\": {\"optimizer.lr\": \"5e-4\"}}");
+  const Outcome again = run_in_shell(train + "--set train.steps=4");
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_THAT(again.error + again.out, HasSubstr("it was asked of a process that has ended"));
+  EXPECT_FALSE(fs::exists(directory_ / "r/control.json"));
+  EXPECT_FALSE(fs::exists(directory_ / "r/control.jsonl"));
+}
+
 TEST_F(CtlCommand, AllRanksObeyAfterTheSameStepAndAgainWhenTheRunIsResumed) {
   run_in_shell(
       train() +
@@ -71,7 +146,8 @@ TEST_F(CtlCommand, AllRanksObeyAfterTheSameStepAndAgainWhenTheRunIsResumed) {
               AllOf(HasSubstr("optimizer.lrr"), HasSubstr("did you mean 'optimizer.lr'")));
   EXPECT_THAT(refused("a --set optimizer.lr=-1"), HasSubstr("'-1' is no learning rate"));
   EXPECT_THAT(refused("a --set train.log_every=0"), HasSubstr("'0' is no number of steps"));
-  EXPECT_THAT(refused("a"), HasSubstr("give --set, --checkpoint or --evaluate"));
+  EXPECT_THAT(refused("a"), HasSubstr("give --set, --checkpoint, --evaluate or --profile"));
+  EXPECT_THAT(refused("a --profile 2"), HasSubstr("start it with --profile on-request"));
   // A hostile file changes nothing and is reported.
   for (const char* text : {"{\"set\": {\"optimizer.lr\": \"nan\"}}", "[[["}) {
     directory_.write("a/control.json", text);

@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -80,6 +81,7 @@ TEST_F(PlanTune, MeasuresContinuesAndEmitsTheBest) {
   const Outcome second = run(command + "7 --at-once 2 --overwrite");
   ASSERT_EQ(second.code, 0) << second.error;
   EXPECT_THAT(second.error, AllOf(HasSubstr("3 trials are known"), HasSubstr("trial 7/7"),
+                                  ContainsRegex("predicted [0-9.]+ ?[kM]? ± [0-9x.]+"),
                                   Not(HasSubstr("trial 3/7"))));
   EXPECT_EQ(lines_of("started").size(), 7u);
   EXPECT_THAT(lines_of("started"), testing::Contains("7 of 2"));

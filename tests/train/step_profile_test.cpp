@@ -34,6 +34,9 @@ TEST(ProfileRequest, HasStepsRanksAndAFile) {
   const ProfileRequest none = parse_profile_request("");
   EXPECT_FALSE(none.given_steps());
   EXPECT_TRUE(none.file.empty());
+  const ProfileRequest later = parse_profile_request("on-request,ranks=0-3");
+  EXPECT_TRUE(later.on_request);
+  EXPECT_EQ(later.last_rank, 3);
 }
 
 TEST(ProfileRequest, MistakesAreRefused) {
@@ -42,7 +45,8 @@ TEST(ProfileRequest, MistakesAreRefused) {
     EXPECT_THROW(parse_profile_request(std::string("steps=") + steps), UserError) << steps;
   for (const char* bad :
        {"run.yaml", "3-4", "steps", "steps=3,", ",steps=3", "steps=3,steps=4", "ranks=", "ranks=-1",
-        "ranks=0-256", "ranks=4-3", "file=", "Steps=3", "steps=3 ranks=1", "ranks=0-99999999999"})
+        "ranks=0-256", "ranks=4-3", "file=", "Steps=3", "steps=3 ranks=1", "ranks=0-99999999999",
+        "on-request=1", "on-request,on-request", "on-request,steps=3", "on-request,file=a.json"})
     EXPECT_THROW(parse_profile_request(bad), UserError) << bad;
 }
 

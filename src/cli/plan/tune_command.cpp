@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -25,6 +26,7 @@
 #include "core/yaml_document.h"
 #include "launch/trial_jobs.h"
 #include "model/metrics.h"
+#include "plan/search/interval.h"
 #include "plan/search/trial_log.h"
 #include "plan/search/tuning_report.h"
 #include "train/config/config.h"
@@ -85,8 +87,14 @@ std::string job_text(const PlanJob& job, const RunConfig& config, const std::str
 // A tuning run: the search and its trials so far.
 class Tuning {
  public:
-  Tuning(const PlanTuneOptions& options, std::vector<Evaluation> candidates, TrialLog& log)
-      : options_(options), tuner_(std::move(candidates)), log_(log) {
+  // `interval` says how far the prediction of a layout may be from what is measured.
+  using IntervalText = std::function<std::string(const Evaluation&)>;
+  Tuning(const PlanTuneOptions& options, std::vector<Evaluation> candidates, IntervalText interval,
+         TrialLog& log)
+      : options_(options),
+        tuner_(std::move(candidates)),
+        interval_(std::move(interval)),
+        log_(log) {
     for (const Trial& trial : log.known()) {
       const auto candidate = tuner_.find(trial.layout);
       if (!candidate) {
@@ -141,7 +149,7 @@ class Tuning {
     // Until one trial has run, a failure may be caused by the job and not by the layout.
     if (best_of(trials_))
       for (const Trial& trial : std::exchange(unlogged_, {})) log_.add(trial);
-    show(ended.number, trials_.back());
+    show(ended.number, trials_.back(), interval_(e));
     progress_.set(static_cast<std::int64_t>(trials_.size()), options_.trials);
     // Such as a missing file or a wrong number of ranks: no layout would help.
     failures_.push_back(ended.result.failure);
@@ -153,10 +161,10 @@ class Tuning {
               failures_.front(), jobs.log_of(ended.number).string());
   }
 
-  void show(int number, const Trial& trial) const {
+  void show(int number, const Trial& trial, const std::string& interval) const {
     const auto best = best_of(trials_);
-    log_note("trial {}/{}  {}  predicted {}  {}  best {}", number, options_.trials,
-             to_string(trial.layout), format_count(trial.predicted),
+    log_note("trial {}/{}  {}  predicted {} ± {}  {}  best {}", number, options_.trials,
+             to_string(trial.layout), format_count(trial.predicted), interval,
              trial.result.ran()
                  ? fmt::format("measured {} tokens/s", format_count(trial.result.tokens_per_s))
                  : "failed: " + trial.result.failure,
@@ -165,6 +173,7 @@ class Tuning {
 
   const PlanTuneOptions& options_;
   LayoutTuner tuner_;
+  IntervalText interval_;
   TrialLog& log_;
   std::vector<Trial> trials_, unlogged_;
   std::vector<std::string> failures_;   // of each trial of this process; empty: it ran
@@ -226,7 +235,10 @@ void plan_tune(const PlanTuneOptions& o) {
     log_warning("{}; trials on CPU cores do not tell which layout is best there", why);
   const PlanJob job = plan_job(config);
   TrialLog log(o.log, job_text(job, config, machine.name, gpus));
-  Tuning tuning(o, candidates_of(o, config, job, machine, gpus), log);
+  const auto interval = [&](const Evaluation& e) {
+    return step_intervals().of(step_kind(job, e, machine)).short_text();
+  };
+  Tuning tuning(o, candidates_of(o, config, job, machine, gpus), interval, log);
 
   const fs::path run = config.run.dir;
   const fs::path directory = (run.has_filename() ? run : run.parent_path()).string() + "-tune";

@@ -336,7 +336,7 @@ void add_profile_option(CLI::App& command, TrainArguments& arguments) {
           },
           "Record steps of the run: steps=20-25,ranks=0-7,file=PATH or some of these (default: the "
           "third and fourth step of this process, at most 16 ranks, a file in profiles/ of "
-          "run.dir)")
+          "run.dir). on-request: those that kintsugi ctl asks for")
       ->type_name("STEPS")
       ->expected(0, 1);
   add("--overwrite", arguments.overwrite,

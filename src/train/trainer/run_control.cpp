@@ -25,7 +25,13 @@ void RunControl::read_history() {
   std::string text;
   together(host, [&] {
     const fs::path file = control_history(run_.directory);
-    if (!run_.is_first() || !fs::exists(file)) return;
+    if (!run_.is_first()) return;
+    if (std::error_code unknown; fs::exists(control_file(run_.directory), unknown)) {
+      log_warning("{} is removed: it was asked of a process that has ended",
+                  control_file(run_.directory).string());
+      remove_request();
+    }
+    if (!fs::exists(file)) return;
     text = read_text_file(file);
     text.resize(text.rfind('\n') + 1);  // without a line that a crash has cut
     parse_control_history(text, file.string());
@@ -79,6 +85,38 @@ void RunControl::change(const ControlRequest& request) {
   settle();
 }
 
+// What the file asks for, if this run can do it. On rank 0.
+std::string RunControl::accepted_text() const {
+  const fs::path file = control_file(run_.directory);
+  if (fs::is_symlink(file) || !fs::is_regular_file(file) || fs::file_size(file) > kMostControlBytes)
+    user_error("{} is no request of kintsugi ctl", file.string());
+  const std::string text = read_text_file(file);
+  const ControlRequest request = control_request_from_json(text, file.string());
+  check_control(run_.config, request);
+  if (request.profile_steps > 0) {
+    if (run_.profile == nullptr)
+      user_error("this run records no profiles: start it with --profile on-request");
+    run_.profile->check_ask();
+  }
+  return text;
+}
+
+void RunControl::remove_request() const {
+  std::error_code error;
+  fs::remove_all(control_file(run_.directory), error);
+  if (error)
+    log_warning("cannot remove {}: {}", control_file(run_.directory).string(), error.message());
+}
+
+void RunControl::close() {
+  std::error_code unknown;
+  if (!run_.is_first() || !fs::exists(control_file(run_.directory), unknown)) return;
+  note(kControlRefused, run_.finished() && run_.config.steps_after() > 0
+                            ? "the stage has ended: ask the next one"
+                            : "the run has ended");
+  remove_request();
+}
+
 void RunControl::take_request() {
   // The run continues from an earlier checkpoint, and reaches the step of a change again.
   if (std::any_of(changes_.begin(), changes_.end(),
@@ -87,32 +125,21 @@ void RunControl::take_request() {
   if (!asked_) return;
   asked_ = false;
   std::string text, refusal;
-  const fs::path file = control_file(run_.directory);
   if (run_.is_first()) try {
-      if (fs::is_symlink(file) || !fs::is_regular_file(file) ||
-          fs::file_size(file) > kMostControlBytes)
-        user_error("{} is no request of kintsugi ctl", file.string());
-      text = read_text_file(file);
-      const ControlRequest request = control_request_from_json(text, file.string());
-      if (!request.set.empty() && !run_.config.stages.empty())
-        user_error("a run with stages cannot be changed; edit its later stages instead");
-      check_control(run_.config, request);
+      text = accepted_text();
     } catch (const std::exception& error) {
       refusal = error.what();
-      text.clear();
     }
   text = text_of(run_.host(), 0, text);
   if (text.empty()) {
     if (run_.is_first()) note(kControlRefused, printable(refusal));
   } else {
-    taken_ = control_request_from_json(text, file.string());
+    taken_ = control_request_from_json(text, control_file("").string());
     change(taken_);
+    if (taken_.profile_steps > 0) run_.profile->ask(taken_.profile_steps);
     if (run_.is_first()) note(kControlEvent, printable(taken_.text()));
   }
-  if (!run_.is_first()) return;
-  std::error_code error;
-  fs::remove_all(file, error);
-  if (error) log_warning("cannot remove {}: {}", file.string(), error.message());
+  if (run_.is_first()) remove_request();
 }
 
 }  // namespace kintsugi

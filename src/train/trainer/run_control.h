@@ -26,6 +26,9 @@ class RunControl {
   // After the step: obeys or refuses the request, if there is one.
   void take_request();
 
+  // At the end of the run, and of its stages: refuses a request that came too late.
+  void close();
+
   bool wants_checkpoint() const { return taken_.checkpoint; }
   bool wants_evaluation() const { return taken_.evaluate; }
 
@@ -33,6 +36,8 @@ class RunControl {
   using Clock = std::chrono::steady_clock;
 
   void set_values(const StageConfig& now);
+  std::string accepted_text() const;
+  void remove_request() const;
   void change(const ControlRequest& request);
   void note(const char* event, const std::string& message) const;  // on rank 0
 
