@@ -99,7 +99,8 @@ std::string foreign_entry(const fs::path& directory, const DirectoryKind& kind) 
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     const std::string name = fs::relative(entry.path(), directory).string();
     if (entry.is_directory() && !entry.is_symlink()) {
-      if (!fs::is_empty(entry.path())) continue;  // its files are looked at
+      // Of others, the files are looked at.
+      if (!fs::is_empty(entry.path()) || kind.is_member(name)) continue;
       return name;
     }
     if (!kind.is_member(name)) return name;

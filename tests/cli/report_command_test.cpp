@@ -48,6 +48,72 @@ TEST_F(ReportCommand, TextByDefault) {
   EXPECT_THAT(mistake("nowhere"), HasSubstr("nowhere"));
 }
 
+TEST_F(ReportCommand, ExportsForTrackers) {
+  const auto files_below = [&](const char* folder) {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ / folder))
+      if (entry.is_regular_file()) files.push_back(entry.path().string());
+    std::sort(files.begin(), files.end());
+    return files;
+  };
+  for (const char* where : {"--export mlflow --output mlruns", "--export wandb --output wandb"}) {
+    EXPECT_EQ(output("runs " + std::string(where)), "");
+    const auto first = files_below(std::string(where).ends_with("mlruns") ? "mlruns" : "wandb");
+    output("runs " + std::string(where));
+    EXPECT_EQ(files_below(std::string(where).ends_with("mlruns") ? "mlruns" : "wandb"), first);
+  }
+  const auto named = [&](const char* folder, const std::string& name) {
+    const auto files = files_below(folder);
+    return std::count_if(files.begin(), files.end(),
+                         [&](const std::string& file) { return file.ends_with(name); });
+  };
+  EXPECT_EQ(named("mlruns", "/metrics/loss"), 2);
+  EXPECT_EQ(named("wandb", ".wandb"), 2);
+  EXPECT_EQ(output("runs/a --export csv"), output("runs/a --csv"));
+  output("runs/a --export csv --output x.csv");
+  EXPECT_EQ(content_of("x.csv"), output("runs/a --csv"));
+}
+
+TEST_F(ReportCommand, MistakesOfExports) {
+  EXPECT_THAT(mistake("runs/a --export aim"), HasSubstr("aim"));
+  EXPECT_THAT(mistake("runs/a --export mlflow"), HasSubstr("--output"));
+  EXPECT_THAT(mistake("--export mlflow --output x"), HasSubstr("runs"));
+  EXPECT_THAT(mistake("runs/a --export wandb --output runs/a/wandb"), HasSubstr("runs/a"));
+  EXPECT_THAT(mistake("runs/a --export wandb --output runs"), HasSubstr("runs"));
+  EXPECT_THAT(mistake("runs/a --export mlflow --output x --overwrite"), HasSubstr("--overwrite"));
+  EXPECT_THAT(mistake("runs/a --export csv --markdown"), HasSubstr("--markdown"));
+  EXPECT_THAT(mistake("runs/a --model-documentation --csv"), HasSubstr("--csv"));
+  EXPECT_THAT(mistake("runs/a --model-documentation --export csv"), HasSubstr("--export"));
+  EXPECT_THAT(mistake("runs/a --model-documentation --json --output x"), HasSubstr("--json"));
+  EXPECT_THAT(mistake("--profile x.json --export mlflow"), HasSubstr("--export"));
+  // One run without metrics: none is written.
+  std::filesystem::remove(directory_ / "runs/b/metrics.jsonl");
+  EXPECT_THAT(run_kintsugi("report runs --export mlflow --output x").error,
+              HasSubstr("cannot be exported: metrics.jsonl is missing"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "x"));
+}
+
+TEST_F(ReportCommand, ModelDocumentation) {
+  const std::string text = output("runs/a runs/b --model-documentation");
+  EXPECT_THAT(text, AllOf(StartsWith("# Model documentation of b\n"), HasSubstr("## To be added\n"),
+                          HasSubstr("b: no readable energy.json")));
+  const auto json = nlohmann::json::parse(output("runs/a runs/b --model-documentation --json"));
+  EXPECT_EQ(json["model"], "b");
+  output("runs/a runs/b --model-documentation --output form");
+  EXPECT_EQ(content_of("form/model-documentation.md"), text);
+  EXPECT_EQ(nlohmann::json::parse(content_of("form/model-documentation.json")), json);
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "form/README.md")) << "there is no checkpoint";
+  const std::string again = "runs/a --model-documentation --output form";
+  EXPECT_THAT(mistake(again), HasSubstr("--overwrite"));
+  std::filesystem::create_directories(directory_ / "runs/a/checkpoints/step-00000100");
+  directory_.write("runs/a/checkpoints/step-00000100/checksums.json", "{}");
+  directory_.write("runs/a/checkpoints/step-00000100/README.md", "# The card\n");
+  output(again + " --overwrite");
+  EXPECT_THAT(content_of("form/README.md"), StartsWith("# The card\n"));
+  directory_.write("form/notes.txt", "mine");
+  EXPECT_THAT(mistake(again + " --overwrite"), HasSubstr("notes.txt"));
+}
+
 TEST_F(ReportCommand, AFolderWithoutRunsIsAMistake) {
   std::filesystem::create_directories(directory_ / "empty");
   for (const char* format : {"", " --json", " --markdown", " --csv", " --output x.html"})

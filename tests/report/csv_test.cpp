@@ -1,10 +1,9 @@
-#include "report/documents/csv.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
 
+#include "report/documents/exports.h"
 #include "support/errors.h"
 #include "support/synthetic_run.h"
 #include "support/temporary_directory.h"

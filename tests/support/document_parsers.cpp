@@ -2,9 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "report/documents/csv.h"
+#include "report/documents/exports.h"
 #include "report/documents/html.h"
 #include "report/documents/markdown.h"
+#include "report/documents/model_documentation.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_index.h"
 #include "report/runs/run_view.h"
@@ -26,6 +27,8 @@ FileParser::Files synthetic_files() {
                   R"({"levels":{"gpu":{"joules":72,"joules_per_token":1,"mean_w_per_node":5,)"
                   R"("source":"nvml","kind":"counter","time_measured":0.5,"reason":null}},)"
                   R"("co2e":{"of":"GPUs","location_based":{"kg":1.5}}})");
+  directory.write("data.json", R"({"files":[{"path":"d/en.bin","bytes":1000}]})");
+  directory.write("layout.json", R"({"ranks":8,"nodes":["n1"],"device":"cpu"})");
   directory.write("events.jsonl", R"({"time_s":1700000000,"event":"spike","step":7,"message":"x"})"
                                   "\n");
   return files_in(directory.path());
@@ -52,7 +55,19 @@ void write_documents(const fs::path& directory) {
       check_html(compact_json(report.runs[0].view), report_series(series, 1));
     });
     to_markdown(report);
-    write_csv({{id, run.directory() / "metrics.jsonl"}}, [](std::string_view) {});
+    const fs::path metrics = run.directory() / "metrics.jsonl";
+    write_csv({{id, metrics}}, [](std::string_view) {});
+    WandbEncoder encoder;
+    encoder.begin(tracked_run(run).facts);
+    visit_records(metrics, [&](const RecordValues& values) { encoder.history(values); });
+    encoder.summary();
+    const DocumentedRun documented{.name = id,
+                                   .directory = run.directory(),
+                                   .summary = run.summary(),
+                                   .facts = {.stages = {{"", 1e9}}}};
+    const nlohmann::ordered_json form = model_documentation({documented});
+    documentation_markdown(form);
+    documented_model_card(documented, form);
   }
   RunWatch watch({directory});
   std::vector<WatchedRun> runs = watch.look();

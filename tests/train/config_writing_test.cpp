@@ -175,8 +175,9 @@ TEST(RunConfigWriting, EveryKeyOnce) {
   EXPECT_THAT(
       text,
       StartsWith("run:\n  dir: runs/run\n  seed: 1\n  from: null\n  time_limit: 0s\n  stop_margin: "
-                 "0s\n  node_ledger: null\n  tensorboard: true\n  prometheus: true\n  notify:\n    "
-                 "command: null\n    webhook: null\n    on: [\"finished\", \"failed\", "
+                 "0s\n  node_ledger: null\n  tensorboard: true\n  prometheus: true\n  wandb: "
+                 "false\n  notify:\n    command: null\n    webhook: null\n    on: [\"finished\", "
+                 "\"failed\", "
                  "\"stopped\", \"diverged\", \"spike\", \"stalled\"]\n    stalled_after: "
                  "auto\nmodel: # from preset llama-tiny\n  family: llama\n"));
   EXPECT_THAT(text,

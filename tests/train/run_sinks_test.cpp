@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "model/objective_scalars.h"
+#include "report/documents/exports.h"
 #include "report/run_report.h"
 #include "support/captured_log.h"
 #include "support/event_file_reader.h"
@@ -15,6 +16,7 @@
 #include "support/prometheus_parser.h"
 #include "support/rank_trainers.h"
 #include "support/small_run.h"
+#include "support/wandb_file_reader.h"
 #include "train/records/run_log.h"
 #include "train/step_metrics.h"
 
@@ -68,6 +70,16 @@ class RunSinksTest : public testing::Test {
   EventSeries series() const { return read_event_series(run_ / "tensorboard"); }
   PrometheusRead prometheus() const {
     return PrometheusParser::parse(content_of(run_ / "metrics.prom"));
+  }
+  // The files of W&B, by the names of their directories.
+  std::map<std::string, WandbRead> wandb() const {
+    std::map<std::string, WandbRead> files;
+    if (!fs::exists(run_ / "wandb")) return files;
+    for (const auto& entry : fs::recursive_directory_iterator(run_ / "wandb"))
+      if (entry.is_regular_file())
+        files[entry.path().parent_path().filename().string()] =
+            read_wandb(content_of(entry.path()));
+    return files;
   }
   double value(const std::string& metric, const std::string& labels = "") const {
     const std::string run = "run=" + run_.string();
@@ -259,6 +271,92 @@ TEST_F(RunSinksTest, FailedWritesAreOneWarningEachAndTheRunGoesOn) {
   EXPECT_THAT(captured.warnings(), MatchesRegex("[^\n]*but points may be missing in TensorBoard\n"
                                                 "[^\n]*but metrics.prom is out of date\n"));
   EXPECT_FALSE(fs::exists(run_ / "metrics.prom.tmp"));
+}
+
+// Two processes, two files of one run of W&B, with the values of metrics.jsonl.
+TEST_F(RunSinksTest, WandbFilesOfARunAndItsResume) {
+  const CapturedLog log;
+  const std::string corpus = directory_.write("corpus.txt", small_corpus(200));
+  const std::string yaml = small_config(corpus, run_, "eval_every: 4, checkpoint_every: 4");
+  train_on_ranks(2, yaml, {"train.steps=6", "batch.micro=1", "run.wandb=true"});
+  train_on_ranks(2, yaml, {"train.steps=10", "batch.micro=1", "run.wandb=true"});
+  const auto files = wandb();
+  ASSERT_EQ(files.size(), 2u);
+  std::map<std::int64_t, std::map<std::string, std::string>> steps;
+  std::string id;
+  for (const auto& [folder, file] : files) {
+    EXPECT_THAT(folder, MatchesRegex("offline-run-[0-9]{8}_[0-9]{6}-" + file.run_id));
+    EXPECT_EQ(file.name, "run");
+    EXPECT_EQ(file.config.at("run.wandb"), "true");
+    EXPECT_THAT(file.exits, ElementsAre(0));
+    EXPECT_TRUE(id.empty() || id == file.run_id) << "the same run";
+    id = file.run_id;
+    for (const WandbRead::Step& step : file.history) steps[step.step] = step.items;
+    EXPECT_EQ(file.summary.at("loss"), file.history.back().items.at("loss"));
+  }
+  std::istringstream goodput(content_of(run_ / "goodput.jsonl"));
+  std::string launch;
+  std::getline(goodput, launch);
+  EXPECT_EQ(id, run_id(run_, json::parse(launch)["launched_s"]));
+  ASSERT_EQ(steps.size(), 10u);
+  for (const json& line : metrics())
+    for (const auto& [key, value] : line.items())
+      if (value.is_number() && key != "seq" && key != "time_s") {
+        EXPECT_EQ(json::parse(steps[line["step"]].at(key)), value) << key;
+      }
+  SummaryReader reader(resolved(run_));
+  reader.refresh(this_machine());
+  const fs::path exported = export_to_wandb(tracked_run(reader), directory_ / "exported");
+  EXPECT_EQ(read_wandb(content_of(exported)).run_id, id);
+}
+
+TEST_F(RunSinksTest, AKilledRunLeavesAReadableWandbFile) {
+  auto log = open({.wandb = true});
+  for (std::int64_t step = 1; step <= 6; ++step) record(*log, step, 3);
+  // Written at 2, 8, … s: a kill now would leave these.
+  EXPECT_EQ(wandb().begin()->second.history.size(), 4u);
+  EXPECT_EQ(wandb().begin()->second.summary.at("_step"), "4");
+  log.reset();
+  ASSERT_EQ(wandb().size(), 1u);
+  EXPECT_EQ(wandb().begin()->second.history.size(), 6u);
+  EXPECT_TRUE(wandb().begin()->second.exits.empty()) << "W&B takes the run as crashed";
+  now_s_ -= 12;  // the second of the first file
+  log = open({.wandb = true});
+  record(*log, 5, 2);
+  end(*log);
+  ASSERT_EQ(wandb().size(), 2u);
+  EXPECT_EQ(wandb().begin()->second.run_id, wandb().rbegin()->second.run_id);
+  EXPECT_THAT(wandb().rbegin()->second.exits, ElementsAre(75));
+}
+
+TEST_F(RunSinksTest, WandbRecordsWaitUntilTheyCanBeWritten) {
+  directory_.write("run/wandb", "in the way");
+  const CapturedLog captured;
+  const auto log = open({.wandb = true});
+  for (std::int64_t step = 1; step <= 20; ++step) record(*log, step, 3);
+  EXPECT_THAT(captured.warnings(), MatchesRegex("[^\n]*but points may be missing in W&B\n"));
+  fs::remove(run_ / "wandb");
+  for (std::int64_t step = 21; step <= 24; ++step) record(*log, step, 3);
+  EXPECT_EQ(metrics().size(), 24u);
+  ASSERT_EQ(wandb().size(), 1u);
+  EXPECT_GE(wandb().begin()->second.history.size(), 21u) << "with those that waited";
+  fs::remove_all(run_ / "wandb");  // by a user: a new file begins
+  record(*log, 25, 3);
+  end(*log);
+  ASSERT_EQ(wandb().size(), 1u);
+  EXPECT_EQ(wandb().begin()->second.history.back().step, 25);
+}
+
+// Nothing is written into another run directory that has the name of this one now.
+TEST_F(RunSinksTest, NoWandbFileInADirectoryThatTookThePlace) {
+  const auto log = open({.wandb = true});
+  record(*log, 1, 3);
+  fs::rename(run_, directory_ / "moved");
+  fs::create_directories(run_);
+  record(*log, 2, 3);
+  now_s_ += 20;
+  record(*log, 3, 3);
+  EXPECT_FALSE(fs::exists(run_ / "wandb"));
 }
 
 TEST_F(RunSinksTest, DamagedMetricsDoNotPreventAResume) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -18,12 +19,15 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/output_file.h"
+#include "core/progress.h"
 #include "core/table.h"
 #include "core/units.h"
+#include "model/metrics.h"
 #include "plan/search/planner.h"
-#include "report/documents/csv.h"
+#include "report/documents/exports.h"
 #include "report/documents/html.h"
 #include "report/documents/markdown.h"
+#include "report/documents/model_documentation.h"
 #include "report/page/page.h"
 #include "report/profile/profile_file.h"
 #include "report/profile/profile_output.h"
@@ -319,15 +323,17 @@ void report_profile(const ProfileReportOptions& options, bool json) {
 struct ReportArguments {
   std::vector<std::string> directories;
   ProfileReportOptions profile;
-  std::string output;
+  std::string output, export_as;  // export_as: empty, or a name of kExports
   bool json = false, markdown = false, csv = false, overwrite = false;
+  bool model_documentation = false;
 };
+const std::vector<std::string> kExports = {"csv", "mlflow", "wandb"};
 
 ReportFormat format_of(const ReportArguments& arguments) {
   std::optional<ReportFormat> asked;
   if (arguments.json) asked = ReportFormat::Json;
   if (arguments.markdown) asked = ReportFormat::Markdown;
-  if (arguments.csv) asked = ReportFormat::Csv;
+  if (arguments.csv || arguments.export_as == "csv") asked = ReportFormat::Csv;
   if (arguments.output.empty()) return asked.value_or(ReportFormat::Text);
   const std::optional<ReportFormat> named = format_of_file(arguments.output);
   if (!named && !asked)
@@ -363,6 +369,111 @@ void report_runs(const ReportArguments& arguments) {
            format_bytes(static_cast<double>(fs::file_size(arguments.output))));
 }
 
+// A directory with results is not written over or into what is read.
+void check_output_directory(const std::string& output, const std::vector<fs::path>& given,
+                            const ReportedRuns& runs) {
+  refuse_inputs_as_output("--output", output, {.inputs = given});
+  const std::string whole = fs::weakly_canonical(output).string() + "/";
+  for (const SummaryReader* run : runs.readers())
+    if (whole.starts_with(run->directory().string() + "/"))
+      user_error("--output {} is in the run {}: choose a directory outside of it", output,
+                 runs.index().given_path(*run).string());
+}
+
+// kintsugi report RUN… --export mlflow|wandb: into a directory that may have other runs.
+void export_runs(const ReportArguments& arguments) {
+  if (arguments.directories.empty()) throw CLI::RequiredError("runs");
+  const bool mlflow = arguments.export_as == "mlflow";
+  if (arguments.output.empty())
+    user_error("--export {} needs --output: {}", arguments.export_as,
+               mlflow ? "the directory of MLflow's file store, such as mlruns"
+                      : "the directory for W&B's offline runs, such as wandb");
+  if (arguments.overwrite)
+    user_error("--overwrite has no effect with --export {}: remove it", arguments.export_as);
+  const std::vector<fs::path> directories(arguments.directories.begin(),
+                                          arguments.directories.end());
+  const ReportedRuns runs(directories);
+  check_output_directory(arguments.output, directories, runs);
+  runs.warn_of_damage();
+  std::vector<TrackedRun> tracked;  // all are checked before anything is written
+  for (const SummaryReader* run : runs.readers()) tracked.push_back(tracked_run(*run));
+  for (const TrackedRun& run : tracked) {
+    Progress progress("export " + run.facts.name, 0, "steps");
+    const fs::path written = mlflow ? export_to_mlflow(run, arguments.output, progress.callback())
+                                    : export_to_wandb(run, arguments.output, progress.callback());
+    log_note("{}: {}", run.facts.name, written.string());
+  }
+}
+
+// The parameters and FLOPs of a run's model; the problem, if its configuration cannot be used.
+ModelFacts model_facts(const fs::path& directory) {
+  ModelFacts facts;
+  try {
+    const RunConfig run = parse_saved_config(
+        read_run_file(directory / "config.yaml", kCheckedBytes).text, "config.yaml");
+    const ModelSize size = count_parameters(ParameterSet(run.model));
+    facts.parameters = size.total;
+    facts.active = size.active;
+    facts.trained = size.trained;
+    facts.context = run.model.max_positions;
+    ModelConfig whole = run.model;
+    whole.lora = {};
+    facts.reading_flops_per_token = training_flops_per_token(whole, facts.context).causal() / 3;
+    for (std::int64_t i = 0; i < run.stage_count(); ++i) {
+      const RunConfig stage = run.at_stage(i);
+      facts.stages.push_back(
+          {stage.stage_name,
+           training_flops_per_token(stage.model, stage.data.sequence_length).causal()});
+    }
+  } catch (const UserError& error) {
+    facts.problem = error.what();
+  }
+  return facts;
+}
+
+constexpr const char* kDocumentation = "model-documentation.md";
+
+// kintsugi report RUN… --model-documentation: printed, or with --output as a directory with the
+// model card.
+void document_model(const ReportArguments& arguments) {
+  if (arguments.directories.empty()) throw CLI::RequiredError("runs");
+  const std::vector<fs::path> directories(arguments.directories.begin(),
+                                          arguments.directories.end());
+  const ReportedRuns runs(directories);
+  refuse_too_many(runs);
+  std::vector<DocumentedRun> documented;
+  for (const SummaryReader* run : runs.readers())
+    documented.push_back({.name = ReportedRuns::name_of(*run),
+                          .directory = run->directory(),
+                          .summary = run->summary(),
+                          .facts = model_facts(run->directory())});
+  const nlohmann::ordered_json documentation = model_documentation(documented);
+  const std::string markdown = documentation_markdown(documentation);
+  if (arguments.output.empty())
+    return fmt::print("{}", arguments.json ? json_lines(documentation) : markdown);
+  if (arguments.json) user_error("with --output, --json has no effect: the directory has both");
+  check_output_directory(arguments.output, directories, runs);
+  NewDirectory output(arguments.output, arguments.overwrite,
+                      {.name = "a model documentation",
+                       .required = kDocumentation,
+                       .is_member = [](const std::string& name) {
+                         return name == kDocumentation || name == "model-documentation.json" ||
+                                name == "README.md";
+                       }});
+  output.write(kDocumentation, markdown);
+  output.write("model-documentation.json", json_lines(documentation));
+  const std::string card = documented_model_card(documented.back(), documentation);
+  if (card.empty())
+    log_warning("{} has no checkpoint with a README.md: no model card is written",
+                documented.back().name);
+  else
+    output.write("README.md", card);
+  output.publish();
+  log_note("{}: {}", arguments.output,
+           format_number(static_cast<std::int64_t>(documentation["to_be_added"].size()), "answer") +
+               " to be added by hand");
+}
+
 }  // namespace
 
 void add_report_command(CLI::App& app) {
@@ -386,6 +497,18 @@ void add_report_command(CLI::App& app) {
   CLI::Option* csv = add("--csv", arguments->csv, "The metrics of all steps, one row per step");
   markdown->excludes(json);
   csv->excludes(json)->excludes(markdown);
+  CLI::Option* export_as = add(
+      "--export", arguments->export_as,
+      "The metrics of all steps, the configuration and the state for other programs: csv (a file, "
+      "as --csv), mlflow (--output: a file store) or wandb (--output: a folder of offline runs)",
+      CLI::IsMember(kExports));
+  export_as->excludes(json)->excludes(markdown)->excludes(csv);
+  CLI::Option* documentation =
+      add("--model-documentation", arguments->model_documentation,
+          "What the runs of one model (its stages; the last one is the model) say for the model "
+          "documentation form of the EU, as Markdown or --json; --output: a directory with both "
+          "and a model card");
+  documentation->excludes(markdown)->excludes(csv)->excludes(export_as);
   command->footer(
       "Examples:\n"
       "  kintsugi report runs/demo\n"
@@ -393,18 +516,28 @@ void add_report_command(CLI::App& app) {
       "  kintsugi report runs/a runs/b --output report.html\n"
       "  kintsugi report runs/demo --markdown\n"
       "  kintsugi report runs/demo --output metrics.csv\n"
+      "  kintsugi report runs/demo --export mlflow --output mlruns\n"
+      "  kintsugi report runs/demo --model-documentation --output documentation\n"
       "  kintsugi report --profile runs/demo/profiles/steps-20-25.json\n"
       "  kintsugi report --profile new.json --against old.json\n"
       "\n"
       "Goodput is the share of a run's life that was spent on new steps. docs/recovery.md\n"
       "explains the other categories, docs/reports.md the files, docs/profiling.md profiles.");
   command->callback([arguments] {
-    if (arguments->profile.file.empty()) return report_runs(*arguments);
+    const std::string& tracker = arguments->export_as;
+    const bool documentation = arguments->model_documentation;
+    if (arguments->profile.file.empty() && documentation) return document_model(*arguments);
+    if (arguments->profile.file.empty())
+      return tracker.empty() || tracker == "csv" ? report_runs(*arguments)
+                                                 : export_runs(*arguments);
     if (!arguments->directories.empty())
       user_error("{} has no effect with --profile: remove one of them",
                  arguments->directories.front());
-    if (!arguments->output.empty() || arguments->markdown || arguments->csv)
-      user_error("a profile is printed as text or --json: remove --output, --markdown and --csv");
+    if (!arguments->output.empty() || arguments->markdown || arguments->csv || !tracker.empty() ||
+        documentation)
+      user_error(
+          "a profile is printed as text or --json: remove --output, --markdown, --csv and "
+          "--export");
     report_profile(arguments->profile, arguments->json);
   });
 }

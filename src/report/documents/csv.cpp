@@ -1,5 +1,3 @@
-#include "report/documents/csv.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/table.h"
+#include "report/documents/exports.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
@@ -18,13 +17,6 @@ namespace {
 
 using RecordJson = nlohmann::ordered_json;
 using Kind = JsonMember::Kind;
-
-// One value of a record of metrics.jsonl.
-struct RecordValue {
-  std::string name = {};  // nested values have dotted names: valid.SET.loss, eval.TASK.METRIC
-  JsonMember::Kind kind = Kind::Null;
-  std::string text = {};  // a number as it is in the file, a text without its quotes
-};
 
 // A JSON string between its quotes.
 std::string decoded(std::string_view text) {
@@ -40,7 +32,7 @@ RecordValue value_of(std::string name, const RecordJson& json) {
   return {std::move(name), json.is_boolean() ? Kind::Word : Kind::Text, compact_json(json)};
 }
 
-void add_tasks(const RecordJson& tasks, std::vector<RecordValue>& values) {
+void add_tasks(const RecordJson& tasks, RecordValues& values) {
   for (const RecordJson& one : tasks) {
     const RecordJson &task = json_at(one, "task"), &metric = json_at(one, "metric");
     if (!task.is_string() || !metric.is_string()) continue;
@@ -51,15 +43,16 @@ void add_tasks(const RecordJson& tasks, std::vector<RecordValue>& values) {
   }
 }
 
-void add_nested(const std::string& name, const RecordJson& json, std::vector<RecordValue>& values) {
+void add_nested(const std::string& name, const RecordJson& json, RecordValues& values) {
   if (name == "eval" && json.is_array()) return add_tasks(json, values);
   if (!json.is_object()) return values.push_back(value_of(name, json));
   for (const auto& [key, inner] : json.items()) add_nested(name + "." + key, inner, values);
 }
 
-// All values of a record, in their order; empty if the line is no complete JSON object.
-std::vector<RecordValue> record_values(std::string_view line) {
-  std::vector<RecordValue> values;
+}  // namespace
+
+RecordValues record_values(std::string_view line) {
+  RecordValues values;
   JsonMembers members(line);
   for (JsonMember member; members.next(member);) {
     std::string name = decoded(member.key);
@@ -74,6 +67,20 @@ std::vector<RecordValue> record_values(std::string_view line) {
   if (!members.is_complete()) values.clear();
   return values;
 }
+
+std::optional<double> RecordValue::number() const {
+  if (kind != Kind::Number) return {};
+  const double value = std::strtod(text.c_str(), nullptr);
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+std::optional<double> number_of(const RecordValues& values, std::string_view name) {
+  for (const RecordValue& value : values)
+    if (value.name == name) return value.number();
+  return {};
+}
+
+namespace {
 
 constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::size_t kMostLine = 1 << 20;  // longer lines are no records
@@ -109,11 +116,8 @@ std::string cell_of(const RecordValue& value) {
   return value.kind == Kind::Text ? csv_text(value.text) : value.text;
 }
 
-double step_of(const std::vector<RecordValue>& values) {
-  for (const RecordValue& value : values)
-    if (value.name == "step" && value.kind == Kind::Number)
-      return std::strtod(value.text.c_str(), nullptr);
-  return std::nan("");
+double step_of(const RecordValues& values) {
+  return number_of(values, "step").value_or(std::nan(""));
 }
 
 // One metrics.jsonl, open: what replaces it meanwhile is not read.
@@ -127,18 +131,22 @@ class CsvSource {
 
   void add_columns(CsvColumns& columns) const {
     find_lines([&](std::uint64_t, std::string_view line) {
-      const std::vector<RecordValue> values = record_values(line);
+      const RecordValues values = record_values(line);
       if (!std::isfinite(step_of(values))) return;
       for (const RecordValue& value : values) columns.add(value.name);
     });
   }
 
-  template <class Use>  // use(values), of the records that count
-  void visit(const Use& use) const {
+  // The records that count.
+  void visit(const std::function<void(const RecordValues&)>& use,
+             const ProgressCall& progress = {}) const {
     std::string line;
-    for (const Row& row : newest_rows()) {
-      file_.read(row.offset, row.bytes, line);
-      if (const auto values = record_values(line); !values.empty()) use(values);
+    const std::vector<Row> rows = newest_rows();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      file_.read(rows[i].offset, rows[i].bytes, line);
+      if (const RecordValues values = record_values(line); !values.empty()) use(values);
+      if (progress)
+        progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(rows.size()));
     }
   }
 
@@ -213,6 +221,11 @@ class CsvOutput {
 
 }  // namespace
 
+void visit_records(const fs::path& metrics, const std::function<void(const RecordValues&)>& use,
+                   const ProgressCall& progress) {
+  CsvSource(metrics).visit(use, progress);
+}
+
 void write_csv(const std::vector<CsvRun>& runs,
                const std::function<void(std::string_view)>& write) {
   CsvColumns columns;
@@ -224,7 +237,7 @@ void write_csv(const std::vector<CsvRun>& runs,
   for (const std::string& name : columns.names()) cells.push_back(csv_text(name));
   output.row(cells);
   for (const CsvRun& run : runs)
-    CsvSource(run.metrics).visit([&](const std::vector<RecordValue>& values) {
+    CsvSource(run.metrics).visit([&](const RecordValues& values) {
       cells.assign(columns.names().size() + first, "");
       if (first > 0) cells[0] = csv_text(run.name);
       for (const RecordValue& value : values)

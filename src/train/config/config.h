@@ -64,6 +64,7 @@ struct RunSection {
   std::optional<std::string> node_ledger = {};
   bool tensorboard = true;  // event files in tensorboard/
   bool prometheus = true;   // metrics.prom
+  bool wandb = false;       // offline runs of W&B in wandb/
   NotifyConfig notify = {};
   bool operator==(const RunSection&) const = default;
 };

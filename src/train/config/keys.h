@@ -122,6 +122,7 @@ void describe(auto& v, RunSection& c) {
   v("node_ledger", c.node_ledger);
   v("tensorboard", c.tensorboard);
   v("prometheus", c.prometheus);
+  v("wandb", c.wandb);
   v("notify", c.notify);
 }
 

@@ -134,8 +134,9 @@ void RunLog::record(const StepRecord& r, bool saving) {
                            {"metric", one.metric},
                            {"value", number(one.value)},
                            {"stderr", number(one.stderr_of_mean)}});
-  unwritten_ += to_text(json) + "\n";
-  sinks_->add(r, *goodput_);
+  const std::string line = to_text(json);
+  unwritten_ += line + "\n";
+  sinks_->add(r, line, *goodput_);
   try {
     flush();
   } catch (const Failure&) {
@@ -175,7 +176,7 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
     add_end(json, state);
     if (state.state != "running") goodput_->end(state.state, state.reason, state.exit_code);
     goodput_->add_to(json);
-    if (state.state != "running") sinks_->end(*goodput_);
+    if (state.state != "running") sinks_->end(*goodput_, state.exit_code.value_or(1));
     {
       const std::lock_guard lock(mutex_);
       if (failed_) return;
@@ -215,7 +216,7 @@ std::optional<std::int64_t> RunLog::write_failure(const RankFailure& failure) {
   goodput_->end(state.state, state.reason, state.exit_code);
   goodput_->add_to(json);
   write_status(to_text(json, 2) + "\n", true);
-  sinks_->end(*goodput_);
+  sinks_->end(*goodput_, state.exit_code.value_or(1));
   return json.value("step", std::int64_t{0});
 }
 

@@ -57,6 +57,14 @@ std::string absolute_path(const fs::path& path) {
   return (unknown ? path : whole).lexically_normal().string();
 }
 
+TrackerRun tracker_run(const fs::path& run_dir, GoodputLog& goodput) {
+  const double start_s = goodput.ledger().attempts().at(0).launched_s;
+  return {.id = run_id(run_dir, start_s),
+          .name = fs::path(absolute_path(run_dir)).filename().string(),
+          .start_s = start_s,
+          .config = tracked_config(run_dir)};
+}
+
 // Metrics of one name are neighbours.
 void add_value(const MetricNames& names, double value, std::vector<PrometheusMetric>& metrics) {
   const MetricNames::Prometheus& name = names.prometheus;
@@ -129,7 +137,9 @@ RunSinks::RunSinks(const fs::path& run_dir, std::int64_t total_steps, std::funct
                    SinkOptions options)
     : options_(options),
       events_(run_dir / "tensorboard", node_name(), now_s),
+      wandb_(run_dir, now_s),
       file_(run_dir / "metrics.prom"),
+      run_dir_(run_dir),
       run_(absolute_path(run_dir)),
       total_steps_(total_steps),
       now_s_(std::move(now_s)),
@@ -215,10 +225,12 @@ void RunSinks::write_prometheus(GoodputLog& goodput) {
   }
 }
 
-void RunSinks::add(const StepRecord& record, GoodputLog& goodput) noexcept {
+void RunSinks::add(const StepRecord& record, std::string_view line, GoodputLog& goodput) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     if (options_.tensorboard) events_.add(record.step, points_of(record));
+    if (options_.wandb && events_.is_in_place())
+      wandb_.add(line, [&] { return tracker_run(run_dir_, goodput); });
     if (!options_.prometheus) return;
     note(record);
     if (now_s_() >= next_write_s_) write_prometheus(goodput);
@@ -226,11 +238,12 @@ void RunSinks::add(const StepRecord& record, GoodputLog& goodput) noexcept {
   }
 }
 
-void RunSinks::end(GoodputLog& goodput) noexcept {
+void RunSinks::end(GoodputLog& goodput, int exit_code) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     running_ = false;
     events_.flush();
+    if (events_.is_in_place()) wandb_.end(exit_code);
     if (options_.prometheus) write_prometheus(goodput);
   } catch (...) {
   }

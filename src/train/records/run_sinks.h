@@ -7,8 +7,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "report/documents/wandb.h"
 #include "report/prometheus.h"
 #include "train/records/goodput_log.h"
 #include "train/records/tensorboard.h"
@@ -17,10 +19,10 @@
 namespace kintsugi {
 
 struct SinkOptions {
-  bool tensorboard = true, prometheus = true;
+  bool tensorboard = true, prometheus = true, wandb = false;
 };
 
-// The metrics of a run for other programs: RUN_DIR/tensorboard/ (event files) and
+// The metrics of a run for other programs: RUN_DIR/tensorboard/ (event files), RUN_DIR/wandb/ and
 // RUN_DIR/metrics.prom (for the textfile collector of node_exporter). Thread-safe. Nothing here
 // throws or ends a run: a failed write is one warning.
 class RunSinks {
@@ -30,8 +32,9 @@ class RunSinks {
 
   // A line of metrics.jsonl that an earlier process wrote, for counters.
   void add_earlier(const std::string& line) noexcept;
-  void add(const StepRecord& record, GoodputLog& goodput) noexcept;
-  void end(GoodputLog& goodput) noexcept;  // writes everything; the run is over
+  // `line`: the record in metrics.jsonl.
+  void add(const StepRecord& record, std::string_view line, GoodputLog& goodput) noexcept;
+  void end(GoodputLog& goodput, int exit_code) noexcept;  // writes everything; the run is over
 
  private:
   void note(const StepRecord& record);
@@ -41,8 +44,10 @@ class RunSinks {
   std::mutex mutex_;  // guards everything below
   SinkOptions options_;
   EventFile events_;
+  WandbFile wandb_;
   std::filesystem::path file_;  // metrics.prom
-  std::string run_;             // the label of all metrics
+  std::filesystem::path run_dir_;
+  std::string run_;  // the label of all metrics
   std::int64_t total_steps_;
   std::function<double()> now_s_;
   std::vector<std::optional<double>> values_;            // for Prometheus; one entry per StepMetric

@@ -8,16 +8,17 @@
 #include <bit>
 #include <charconv>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "report/documents/protobuf.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
+using namespace protobuf;
 namespace {
 
 constexpr double kFlushInterval_s = 5;
@@ -25,40 +26,12 @@ constexpr std::size_t kLargeBuffer = 1 << 16;    // is written without waiting
 constexpr std::size_t kLargestBuffer = 1 << 22;  // if nothing can be written
 constexpr std::string_view kEventPrefix = "events.out.tfevents.";
 
-// ---- protobuf: a field is a key (number and wire type) and a value
-
-template <class T>
-void put_fixed(std::string& out, T value) {  // little-endian
-  static_assert(std::is_unsigned_v<T>);
-  for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>(value >> (8 * i) & 0xFF);
-}
-
-void put_varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
-  out += static_cast<char>(value);
-}
-
-enum WireType : unsigned { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-void put_key(std::string& out, unsigned field, WireType type) {
-  put_varint(out, field << 3 | static_cast<unsigned>(type));
-}
-
-void put_bytes(std::string& out, unsigned field, std::string_view bytes) {
-  put_key(out, field, kBytes);
-  put_varint(out, bytes.size());
-  out += bytes;
-}
-
 // ---- event.proto and summary.proto
 
 std::string event_of(double wall_time_s, std::int64_t step) {
   std::string event;
-  put_key(event, 1, kFixed64);
-  put_fixed(event, std::bit_cast<std::uint64_t>(wall_time_s));
-  if (step == 0) return event;  // the default
-  put_key(event, 2, kVarint);
-  put_varint(event, static_cast<std::uint64_t>(step));
+  put_double(event, 1, wall_time_s);
+  if (step != 0) put_number(event, 2, step);  // 0 is the default
   return event;
 }
 
@@ -69,8 +42,7 @@ std::string value_of(const ScalarPoint& point) {
   std::ranges::replace_if(
       tag, [](char c) { return c == '\n' || c == '\t'; }, ' ');
   put_bytes(value, 1, tag);
-  put_key(value, 2, kFixed32);
-  put_fixed(value, std::bit_cast<std::uint32_t>(static_cast<float>(point.value)));
+  put_float(value, 2, static_cast<float>(point.value));
   return value;
 }
 
@@ -124,8 +96,7 @@ std::string version_record(double wall_time_s) {
 
 std::string restart_record(double wall_time_s, std::int64_t step) {
   std::string session_log;  // {status: START}
-  put_key(session_log, 1, kVarint);
-  put_varint(session_log, 1);
+  put_number(session_log, 1, 1);
   std::string event = event_of(wall_time_s, step);
   put_bytes(event, 7, session_log);
   return frame(event);
@@ -145,8 +116,6 @@ EventFile::EventFile(fs::path directory, std::string host, Clock now_s)
       host_(name_part(std::move(host))),
       now_s_(std::move(now_s)) {}
 
-// Whether the run directory is the one that the first file was created in: another one may have its
-// name now, into which nothing is written.
 bool EventFile::is_in_place() {
   struct stat found {};
   if (::stat(directory_.parent_path().c_str(), &found) != 0) return true;  // create() reports it

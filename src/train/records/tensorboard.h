@@ -40,9 +40,11 @@ class EventFile {
   // Writes to the file at once, or after some seconds with later points.
   void add(std::int64_t step, const std::vector<ScalarPoint>& points) noexcept;
   void flush() noexcept;
+  // Whether the run directory is the one that the first file was created in: another one may have
+  // its name now, into which nothing is written.
+  bool is_in_place();
 
  private:
-  bool is_in_place();
   void create();
 
   std::filesystem::path directory_, file_;  // file_ is empty until it is created

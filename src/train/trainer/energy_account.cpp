@@ -13,6 +13,7 @@
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "report/documents/wandb.h"
 #include "report/goodput.h"
 
 namespace kintsugi {
@@ -169,8 +170,7 @@ EnergyReport EnergyAccount::report_now() const {
       .nodes = run_.energy->nodes(),
       .gpus = run_.energy->gpus()};
   if (!ledger.attempts().empty())
-    report.run_id =
-        hex64(hash64(fmt::format("{} {:.3f}", report.run, ledger.attempts().front().launched_s)));
+    report.run_id = run_id(run_.directory, ledger.attempts().front().launched_s);
   add_ledger(ledger, report);
   for (const EnergyLevel level : kEnergyLevels) {
     LevelMeasurement& source = report.source(level);

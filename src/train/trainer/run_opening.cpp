@@ -349,7 +349,9 @@ void RunOpening::open_files(const Opened& opened) {
   run_.log = std::make_unique<RunLog>(
       run_.directory, run_.last_step(),
       AttemptClock{run_.startup.launched_s(), [startup = run_.startup] { return startup.now_s(); }},
-      SinkOptions{.tensorboard = config.run.tensorboard, .prometheus = config.run.prometheus},
+      SinkOptions{.tensorboard = config.run.tensorboard,
+                  .prometheus = config.run.prometheus,
+                  .wandb = config.run.wandb},
       config.run.notify);
   run_.open_log = run_.log.get();
 }
