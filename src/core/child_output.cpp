@@ -166,4 +166,15 @@ ChildOutput run_captured(const std::vector<std::string>& command, double timeout
   return run_captured(command, {.timeout_s = timeout_s, .without = without});
 }
 
+std::filesystem::path program_behind(const std::filesystem::path& link) {
+  constexpr std::string_view kGone = " (deleted)";  // added by the kernel
+  const std::string path = std::filesystem::read_symlink(link).string();
+  if (!path.ends_with(kGone) || std::filesystem::exists(path)) return path;
+  const std::string replaced = path.substr(0, path.size() - kGone.size());
+  if (std::filesystem::exists(replaced)) return replaced;
+  user_error("the program {} was removed while it ran: install it again", replaced);
+}
+
+std::filesystem::path own_program() { return program_behind("/proc/self/exe"); }
+
 }  // namespace kintsugi

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -26,5 +27,10 @@ ChildOutput run_captured(const std::vector<std::string>& command, const ChildOpt
 // start with one of `without`. Waits at most `timeout_s`; keeps at most 16 MiB of each output.
 ChildOutput run_captured(const std::vector<std::string>& command, double timeout_s,
                          const std::vector<std::string>& without = {});
+
+// This program, to start it again; also if another file replaced it meanwhile. UserError if there
+// is none there.
+std::filesystem::path own_program();
+std::filesystem::path program_behind(const std::filesystem::path& link);  // /proc/self/exe
 
 }  // namespace kintsugi

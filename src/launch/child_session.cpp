@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -89,17 +90,26 @@ class Spawn {
   posix_spawn_file_actions_t files_;
 };
 
-// Signals wait in the mask while this object exists, and are forwarded.
-struct BlockedSignals {
-  sigset_t forwarded, before;
-  BlockedSignals() {
-    sigemptyset(&forwarded);
-    for (const int signal : {SIGTERM, SIGUSR1, SIGHUP, SIGINT}) sigaddset(&forwarded, signal);
-    pthread_sigmask(SIG_BLOCK, &forwarded, &before);
+// That of this process, with `variables`.
+class Environment {
+ public:
+  explicit Environment(const Variables& variables) {
+    for (const auto& [name, value] : variables) added_.push_back(name + "=" + value);
+    for (char** entry = environ; *entry != nullptr; ++entry)
+      if (std::none_of(variables.begin(), variables.end(), [&](const auto& variable) {
+            return std::string_view(*entry).starts_with(variable.first + "=");
+          }))
+        entries_.push_back(*entry);
+    for (std::string& entry : added_) entries_.push_back(entry.data());
+    entries_.push_back(nullptr);
   }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+  char** get() const { return const_cast<char**>(entries_.data()); }
+
+ private:
+  std::vector<std::string> added_;
+  std::vector<char*> entries_;
 };
 
 }  // namespace
@@ -110,18 +120,9 @@ pid_t start_session(const std::vector<std::string>& command, const fs::path& log
   sigemptyset(&none);
   Spawn spawn(POSIX_SPAWN_SETSID, none);
   if (!log.empty()) spawn.write_outputs_to(log);
-  std::vector<char*> environment;
-  std::vector<std::string> added;
-  for (const auto& [name, value] : variables) added.push_back(name + "=" + value);
-  for (char** entry = environ; *entry != nullptr; ++entry)
-    if (std::none_of(variables.begin(), variables.end(), [&](const auto& variable) {
-          return std::string_view(*entry).starts_with(variable.first + "=");
-        }))
-      environment.push_back(*entry);
-  for (std::string& entry : added) environment.push_back(entry.data());
-  environment.push_back(nullptr);
   pid_t leader = -1;
-  if (const int error = spawn.run(command, environment.data(), leader); error != 0)
+  const Environment environment(variables);
+  if (const int error = spawn.run(command, environment.get(), leader); error != 0)
     failure("cannot start {}{}: {}", command[0],
             log.empty() ? "" : fmt::format(" with its output in {}", log.string()),
             std::strerror(error));
@@ -163,21 +164,64 @@ int end_session(pid_t leader, bool asked) {
   return status;
 }
 
-int run_script(const fs::path& script) {
-  const BlockedSignals signals;
+fs::path mpi_session_folder(const std::string& name) {
+  const char* given = std::getenv(kMpiSessionVariable);
+  return fs::path(given ? given : fs::temp_directory_path()) /
+         fmt::format("kintsugi-{}-{}", getpid(), name);
+}
+
+// Signals wait in the mask while this object exists, and are forwarded.
+struct Scripts::Blocked {
+  sigset_t forwarded, before;
+  Blocked() {
+    sigemptyset(&forwarded);
+    for (const int signal : {SIGTERM, SIGUSR1, SIGHUP, SIGINT}) sigaddset(&forwarded, signal);
+    pthread_sigmask(SIG_BLOCK, &forwarded, &before);
+  }
+  ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  Blocked(const Blocked&) = delete;
+  Blocked& operator=(const Blocked&) = delete;
+};
+
+Scripts::Scripts() = default;
+Scripts::~Scripts() = default;
+
+pid_t Scripts::start(const fs::path& script, const Variables& variables) {
+  auto signals = signals_ ? std::move(signals_) : std::make_unique<Blocked>();
+  const Environment environment(variables);
   pid_t child = -1;
-  const int error =
-      Spawn(POSIX_SPAWN_SETPGROUP, signals.before).run({"bash", script.string()}, environ, child);
+  const int error = Spawn(POSIX_SPAWN_SETPGROUP, signals->before)
+                        .run({"bash", script.string()}, environment.get(), child);
+  if (!running_.empty() || error == 0) signals_ = std::move(signals);
   if (error == ENOENT) user_error("bash is not installed on this machine");
   if (error != 0) failure("cannot start bash: {}", std::strerror(error));
-  for (int status = 0;;) {
+  running_.push_back(child);
+  return child;
+}
+
+std::optional<Scripts::Ended> Scripts::poll() {
+  for (const pid_t child : running_) {
+    int status = 0;
     const pid_t ended = waitpid(child, &status, WNOHANG);
-    if (ended == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (ended < 0 && errno != EINTR) failure("lost process {}: {}", child, std::strerror(errno));
-    const timespec wait{0, 50'000'000};
-    if (const int signal = sigtimedwait(&signals.forwarded, nullptr, &wait); signal > 0)
-      kill(-child, signal);
+    if (ended != child) continue;
+    std::erase(running_, child);
+    if (running_.empty()) signals_.reset();
+    return Ended{child, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)};
   }
+  const timespec wait{0, 50'000'000};
+  if (!signals_)
+    nanosleep(&wait, nullptr);
+  else if (const int signal = sigtimedwait(&signals_->forwarded, nullptr, &wait); signal > 0)
+    for (const pid_t child : running_) kill(-child, signal);
+  return {};
+}
+
+int run_script(const fs::path& script) {
+  Scripts scripts;
+  scripts.start(script);
+  for (;;)
+    if (const auto ended = scripts.poll()) return ended->code;
 }
 
 }  // namespace kintsugi

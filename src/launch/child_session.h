@@ -3,6 +3,8 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,8 +32,33 @@ void ask_session_to_end(pid_t leader);
 // few seconds and kills the rest. Returns the leader's wait status.
 int end_session(pid_t leader, bool asked = false);
 
-// Runs a bash script in a process group of its own, so that Ctrl-C reaches it only by the signals
-// of this process, which it is sent. Returns its exit code; 128 + signal if one killed it.
-int run_script(const std::filesystem::path& script);
+// Where an mpirun of Open MPI 4 keeps its session. It removes the folder when no other mpirun has a
+// session there, and one that starts at that moment fails: each that runs beside others is given
+// one of its own, below that of this process. Whoever starts it removes it.
+inline constexpr const char* kMpiSessionVariable = "OMPI_MCA_orte_tmpdir_base";
+std::filesystem::path mpi_session_folder(const std::string& name);
+
+// Bash scripts that run side by side, each in a process group of its own, so that Ctrl-C reaches
+// them only by the signals of this process, which all of them are sent.
+class Scripts {
+ public:
+  Scripts();
+  ~Scripts();  // leaves those that still run
+  Scripts(const Scripts&) = delete;
+  Scripts& operator=(const Scripts&) = delete;
+
+  pid_t start(const std::filesystem::path& script, const Variables& variables = {});
+  struct Ended {
+    pid_t process = 0;
+    int code = 0;  // 128 + signal if one killed it
+  };
+  std::optional<Ended> poll();  // waits a little while none has ended
+
+ private:
+  struct Blocked;
+  std::unique_ptr<Blocked> signals_;  // while some run
+  std::vector<pid_t> running_;
+};
+int run_script(const std::filesystem::path& script);  // only one; returns its exit code
 
 }  // namespace kintsugi

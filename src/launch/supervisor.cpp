@@ -23,6 +23,8 @@
 #include "core/units.h"
 #include "launch/child_session.h"
 #include "launch/node_ledger.h"
+#include "report/runs/json_members.h"
+#include "report/runs/run_file.h"
 #include "report/runs/run_status.h"
 #include "train/checkpoint/branches.h"
 #include "train/checkpoint/checkpoint.h"
@@ -123,7 +125,58 @@ fs::path ledger_of(const JobDescription& job) {
   return node_ledger_path(configured, job.run_dir);
 }
 
+// The ranks of a supervisor that was killed save and end by themselves. Waits for that, so that two
+// sets of ranks never train the same run.
+void wait_for_ranks_before(const JobDescription& job, double patience_s) {
+  const fs::path file = job.directory() / "supervisor.json";
+  if (!fs::exists(file)) return;
+  pid_t leader = 0;
+  try {
+    const nlohmann::json state = nlohmann::json::parse(read_text_file(file));
+    leader = state.at("launcher");
+    // A launcher that has died may have left ranks: its process id is not used again while its
+    // session has processes.
+    const std::string start = start_of_process(leader);
+    if (state.at("node") != node_name() || leader <= 0 ||
+        (!start.empty() && state.at("launcher_start") != start))
+      return;
+  } catch (const nlohmann::json::exception&) {
+    return;
+  }
+  if (!session_has_processes(leader)) return;
+  log_info("the supervisor was restarted; waiting for the ranks of the attempt before to save");
+  const auto begin = Steady::now();
+  while (session_has_processes(leader) && seconds_since(begin) < patience_s &&
+         StopSignals::received() == nullptr)
+    std::this_thread::sleep_for(kPoll);
+  while (session_has_processes(leader)) {
+    kill_session(leader);
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+double changed_s(const fs::path& file) {
+  const auto stamp = stamp_of(file);
+  return stamp ? stamp->changed_s() : 0;
+}
+
 }  // namespace
+
+OpenAttempt open_attempt(const fs::path& run_dir) {
+  constexpr std::size_t kMostStateBytes = 1 << 16;
+  const fs::path run = resolved(run_dir);
+  const auto state = read_json_object(run / "launch/supervisor.json", kMostStateBytes);
+  OpenAttempt open{.began_s = number_at(state, "began").value_or(0),
+                   .nodes = count_at(state, "nodes")};
+  const auto ended = read_tail(run / "launch/attempts.jsonl", kMostStateBytes).lines;
+  if (!ended.empty())
+    if (const auto last = parse_untrusted_json(ended.back()))
+      if (number_at(*last, "ended").value_or(0) >= open.began_s) return {};
+  open.seen_s = open.began_s;
+  for (const char* name : {"status.json", "metrics.jsonl", "log.txt", "launch/alive"})
+    open.seen_s = std::max(open.seen_s, changed_s(run / name));
+  return open;
+}
 
 Supervisor::Supervisor(JobDescription job, SupervisorOptions options)
     : job_(std::move(job)),
@@ -209,13 +262,14 @@ void Supervisor::keep(const LaunchAttempt& attempt) const {
   if (!file.flush()) log_warning("cannot write {}", path.string());
 }
 
-void Supervisor::write_state(pid_t leader) const {
+void Supervisor::write_state(pid_t leader, std::int64_t nodes) const {
   try {
     write_file_atomically(job_.directory() / "supervisor.json",
                           nlohmann::json{{"node", node_name()},
                                          {"process", ::getpid()},
                                          {"launcher", leader},
                                          {"began", unix_time_s()},
+                                         {"nodes", nodes},
                                          {"launcher_start", start_of_process(leader)}}
                                   .dump() +
                               "\n");
@@ -224,40 +278,15 @@ void Supervisor::write_state(pid_t leader) const {
   }
 }
 
-// The ranks of a supervisor that was killed save and end by themselves. Waits for that, so that two
-// sets of ranks never train the same run.
+// What it used must not be forgotten.
 void Supervisor::take_over() {
-  const fs::path file = job_.directory() / "supervisor.json";
-  if (!fs::exists(file)) return;
-  pid_t leader = 0;
-  double began_s = 0;
-  try {
-    const nlohmann::json state = nlohmann::json::parse(read_text_file(file));
-    leader = state.at("launcher");
-    began_s = state.at("began");
-    // A launcher that has died may have left ranks: its process id is not used again while its
-    // session has processes.
-    const std::string start = start_of_process(leader);
-    if (state.at("node") != node_name() || leader <= 0 ||
-        (!start.empty() && state.at("launcher_start") != start))
-      return;
-  } catch (const nlohmann::json::exception&) {
-    return;
-  }
-  if (!session_has_processes(leader)) return;
-  log_info("the supervisor was restarted; waiting for the ranks of the attempt before to save");
-  const auto begin = Steady::now();
-  while (session_has_processes(leader) && seconds_since(begin) < options_.take_over_s &&
-         StopSignals::received() == nullptr)
-    std::this_thread::sleep_for(kPoll);
-  while (session_has_processes(leader)) {
-    kill_session(leader);
-    std::this_thread::sleep_for(kPoll);
-  }
-  keep({.end = {.failure = {.text = "the supervisor was killed"}},
-        .saved = saved_step(),
-        .began_s = began_s,
-        .ended_s = unix_time_s()});
+  wait_for_ranks_before(job_, options_.take_over_s);
+  if (const OpenAttempt lost = open_attempt(job_.run_dir); lost.began_s > 0)
+    keep({.end = {.failure = {.text = "the supervisor was killed"}},
+          .saved = saved_step(),
+          .began_s = lost.began_s,
+          .ended_s = lost.seen_s,
+          .nodes = lost.nodes});
 }
 
 // A killed srun leaves its ranks behind. The deputy's step is among them; it is started again.
@@ -379,7 +408,7 @@ LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
   variables.emplace_back(kSupervisorVariable, port_.address());
   const pid_t leader =
       start_session(rank_command(job_, choice, {"train", job_.config}), {}, variables);
-  write_state(leader);
+  write_state(leader, choice.nodes);
   watch(leader, attempt);
   attempt.ended_s = unix_time_s();
   attempt.saved = saved_step();

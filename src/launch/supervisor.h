@@ -88,7 +88,7 @@ class Supervisor {
   void forward_stop();
   void kill_steps() const;
   void take_over();
-  void write_state(pid_t leader) const;
+  void write_state(pid_t leader, std::int64_t nodes) const;
   void keep(const LaunchAttempt& attempt) const;
   void blame(const RankFailure& failure);
   NodeStates node_states() const;
@@ -107,6 +107,14 @@ class Supervisor {
   std::int64_t last_step_ = 0;  // of the current attempt, and when it began
   double last_step_at_s_ = 0;
 };
+
+// An attempt that attempts.jsonl does not have: it goes on, or its supervisor was killed.
+struct OpenAttempt {
+  double began_s = 0;      // Unix time; 0: there is none
+  double seen_s = 0;       // when its files changed last
+  std::int64_t nodes = 0;  // 0: unknown
+};
+OpenAttempt open_attempt(const std::filesystem::path& run_dir);
 
 // Whether the supervisor of a run is a process of this machine.
 bool supervisor_is_here(const std::filesystem::path& run_dir);

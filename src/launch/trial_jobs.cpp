@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/statistics.h"
@@ -22,7 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSessionFolder = "OMPI_MCA_orte_tmpdir_base";
 constexpr int kWarmUp = 2;                  // steps for autotuning and graph capture
 constexpr std::size_t kLongestError = 160;  // bytes of an error in a table
 
@@ -63,7 +63,7 @@ std::vector<std::string> layout_overrides(const Layout& l) {
 }
 
 TrialJobs::TrialJobs(TrialSetup setup)
-    : setup_(std::move(setup)), program_(fs::read_symlink("/proc/self/exe").string()) {}
+    : setup_(std::move(setup)), program_(own_program().string()) {}
 
 TrialJobs::~TrialJobs() {
   try {
@@ -80,12 +80,8 @@ fs::path TrialJobs::run_of(int number) const {
   return setup_.directory / fmt::format("trial-{:03}", number);
 }
 
-// Where an mpirun of Open MPI 4 keeps its session. It removes the folder when no other mpirun has a
-// session there, and one that starts at that moment fails: each trial has its own.
 fs::path TrialJobs::session_of(int number) const {
-  const char* given = std::getenv(kSessionFolder);
-  return fs::path(given ? given : fs::temp_directory_path()) /
-         fmt::format("kintsugi-tune-{}-{}", getpid(), number);
+  return mpi_session_folder(fmt::format("tune-{}", number));
 }
 
 void TrialJobs::remove_files_of(int number) const {
@@ -120,9 +116,9 @@ std::vector<std::string> TrialJobs::command(int number, const Layout& layout) co
 void TrialJobs::start(int number, const Layout& layout) {
   fs::remove_all(run_of(number));  // left by a tuning that was killed
   auto port = std::make_shared<SupervisorPort>(false);
-  const pid_t leader = start_session(command(number, layout), log_of(number),
-                                     {{kSupervisorVariable, port->address()},
-                                      {kSessionFolder, session_of(number).string()}});
+  const pid_t leader = start_session(
+      command(number, layout), log_of(number),
+      {{kSupervisorVariable, port->address()}, {kMpiSessionVariable, session_of(number).string()}});
   jobs_.push_back({number, leader, Clock::now(), std::move(port)});
 }
 

@@ -1,11 +1,17 @@
 // kintsugi campaign on this machine.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <stdlib.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "support/campaign_files.h"
+#include "support/mpirun.h"
 #include "support/program_test.h"
 
 namespace kintsugi {
@@ -48,6 +54,31 @@ class CampaignCommand : public ProgramTest {
   std::size_t attempts(const std::string& run) {
     const std::string lines = content_of("c/" + run + "/launch/attempts.jsonl");
     return static_cast<std::size_t>(std::count(lines.begin(), lines.end(), '\n'));
+  }
+  // Of the attempts of all runs and of the commands, from the files that bash has written.
+  double attempt_hours() {
+    double seconds = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(directory_ / "c")) {
+      const std::string name = fs::relative(entry.path(), directory_.path()).string();
+      if (entry.path().filename() == "attempts.jsonl") {
+        std::istringstream lines(content_of(name));
+        for (std::string line; std::getline(lines, line);) {
+          const auto json = nlohmann::json::parse(line);
+          seconds += json["ended"].get<double>() - json["began"].get<double>();
+        }
+      } else if (name.ends_with("launch/process")) {
+        seconds += std::chrono::duration<double>(
+                       fs::last_write_time(entry.path().parent_path() / "exit_code") -
+                       fs::last_write_time(entry.path()))
+                       .count();
+      }
+    }
+    return seconds / 3600;
+  }
+  double spent_hours() {
+    const std::string status = campaign("--status").out;
+    const std::size_t at = status.find("\nspent ");
+    return at == std::string::npos ? -1 : std::stod(status.substr(at + 7));
   }
   double last_loss(const std::string& run) {
     double loss = 0;
@@ -100,6 +131,9 @@ TEST_F(CampaignCommand, IsKilledAndContinuesWithTheSameBits) {
   EXPECT_TRUE(fs::exists(directory_ / "c/merge/model/config.json"));
   EXPECT_THAT(content_of("c/score/launch/output.txt"), HasSubstr("perplexity"));
   // Nothing is missing.
+  // What the killed attempt has used counts, too.
+  EXPECT_EQ(attempts("long"), 2u);
+  EXPECT_NEAR(spent_hours(), attempt_hours(), 0.02 * attempt_hours());
   const Outcome third = campaign("--local --yes");
   EXPECT_EQ(third.code, 0) << third.error;
   EXPECT_EQ(attempts("cool/step-60"), 1u);
@@ -109,10 +143,26 @@ TEST_F(CampaignCommand, IsKilledAndContinuesWithTheSameBits) {
               AllOf(HasSubstr("line 7: node long has changed"), HasSubstr("--retry long")));
   // Of a node that is done again, what follows is done again, too; what was before stays.
   replace_in("campaign.yaml", "train.steps: 80", "train.steps: 60");
+  // Nor is the choice that others follow, and what it was made from.
+  const std::string good = content_of("campaign.yaml");
+  replace_in("campaign.yaml", "1e-2]", "1e-2, 2e-2]");
+  EXPECT_THAT(refused("--local --yes"),
+              HasSubstr("node best has changed, or the runs of sweep, but best is done"));
+  directory_.write("campaign.yaml", good);
+  replace_in("campaign.yaml", "metric: loss}", "metric: loss, order: highest}");
+  EXPECT_THAT(refused("--local --yes"), HasSubstr("line 6: node best has changed"));
+  directory_.write("campaign.yaml", good.substr(0, good.find("  score:")));
+  EXPECT_THAT(refused("--local --yes"), HasSubstr("score is not in it any more, but is done"));
+  const double before = spent_hours();
+  EXPECT_EQ(campaign("--local --yes --retry score").code, 0) << content_of("error.txt");
+  EXPECT_TRUE(fs::exists(directory_ / "c/score.old-1"));
+  EXPECT_NEAR(spent_hours(), before, 0.02 * before) << "what it has used still counts";
+  directory_.write("campaign.yaml", good);
+  EXPECT_EQ(campaign("--local --yes").code, 0) << content_of("error.txt");
   replace_in("campaign.yaml", "'the river'", "'the road'");
   const Outcome retried = campaign("--local --yes --retry score");
   EXPECT_EQ(retried.code, 0) << retried.error;
-  EXPECT_TRUE(fs::exists(directory_ / "c/score.old-1/launch/output.txt"));
+  EXPECT_TRUE(fs::exists(directory_ / "c/score.old-2/launch/output.txt"));
   EXPECT_TRUE(fs::exists(directory_ / "c/score/launch/output.txt"));
   EXPECT_EQ(attempts("cool/step-60"), 1u);
 }
@@ -136,6 +186,102 @@ TEST_F(CampaignCommand, StopsWhereTheBudgetIsUsedUp) {
   EXPECT_EQ(attempts("sweep/lr-1e-3"), 1u);
   EXPECT_FALSE(fs::exists(directory_ / "c/cool"));
   EXPECT_THAT(campaign("--status").out, HasSubstr("of 0.00025, "));
+  // The limit is remembered, and counts more than that of the file, until another one is given.
+  replace_in("campaign.yaml", "{dir: c}", "{dir: c, max_gpu_hours: 5}");
+  EXPECT_EQ(campaign("--local --yes").code, 2);
+  EXPECT_THAT(content_of("error.txt"), HasSubstr("0.00025"));
+  campaign("--local --yes --max-gpu-hours 6e-4");
+  EXPECT_THAT(campaign("--status").out, HasSubstr("of 0.0006, "));
+}
+
+TEST_F(CampaignCommand, AMistakeThatIsFoundLateStopsOnlyWhatFollows) {
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: c}\nnodes:\n"
+                   "  data: {command: 'cp corpus.txt {self}/other.txt'}\n"
+                   "  bad: {run: base.yaml, set: {data.train: [{path: '{data}/text.txt'}]}}\n"
+                   "  next: {command: 'cp {bad}/config.yaml next', after: [data]}\n"
+                   "  good: {run: base.yaml, set: {data.train: [{path: '{data}/other.txt'}]}}\n");
+  const Outcome first = campaign("--local --yes");
+  EXPECT_EQ(first.code, 1);
+  EXPECT_THAT(first.error, AllOf(HasSubstr("2 of 4 jobs of the campaign are done; bad is failed"),
+                                 HasSubstr("c/data/text.txt")));
+  const Outcome status = campaign("--status");
+  EXPECT_THAT(status.out, AllOf(HasSubstr("step 4 of 4"), HasSubstr("c/data/text.txt"),
+                                HasSubstr("needs bad, which is failed")));
+  EXPECT_EQ(campaign("--local --yes").code, 1) << "it waits for --retry";
+  EXPECT_EQ(attempts("good"), 1u);
+  directory_.write("c/data/text.txt", content_of("corpus.txt"));
+  EXPECT_EQ(campaign("--local --yes --retry bad").code, 0) << content_of("error.txt");
+  EXPECT_EQ(attempts("bad"), 1u);
+  EXPECT_TRUE(fs::exists(directory_ / "next"));
+}
+
+TEST_F(CampaignCommand, AnEditedNodeThatWasStoppedIsDoneAgain) {
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: c}\nnodes:\n"
+                   "  long: {run: base.yaml, set: {train.steps: 100000}}\n");
+  run_in_shell(
+      "\"$kintsugi\" campaign campaign.yaml --local --yes >first.txt 2>&1 & driver=$!\n"
+      "for i in $(seq 1500); do grep -q '\"step\":3,' c/long/metrics.jsonl 2>/dev/null && break\n"
+      "  sleep 0.02; done\n\"$kintsugi\" campaign campaign.yaml --cancel; wait $driver");
+  replace_in("campaign.yaml", "100000", "3");
+  EXPECT_THAT(refused("--local --yes"), HasSubstr("long has changed, but long is stopped"));
+  EXPECT_EQ(campaign("--local --yes --retry long").code, 0) << content_of("error.txt");
+  EXPECT_TRUE(fs::exists(directory_ / "c/long.old-1/metrics.jsonl"));
+  EXPECT_THAT(campaign("--status").out, HasSubstr("step 3 of 3"));
+}
+
+TEST_F(CampaignCommand, JobsRunAtTheSameTime) {
+  // Each waits until the other one has begun.
+  const char* meet =
+      "'touch {}; for i in $(seq 400); do test -e {} && exit 0; sleep 0.02; done; exit 1'";
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: c}\nlaunch: {ranks: 2}\nnodes:\n  a: {command: " +
+                       fmt::format(fmt::runtime(meet), "a", "b") +
+                       "}\n  b: {command: " + fmt::format(fmt::runtime(meet), "b", "a") +
+                       "}\n  one: {run: base.yaml, set: {batch.micro: 2}}\n  two: {run: base.yaml, "
+                       "set: {batch.micro: 2}}\n");
+  EXPECT_THAT(refused("--jobs 2 --yes"), HasSubstr("--jobs has no effect without --local"));
+  const Outcome outcome = run_in_shell(
+      std::string(kOpenMpi) + "\"$kintsugi\" campaign campaign.yaml --local --yes --jobs 2");
+  EXPECT_EQ(outcome.code, 0) << outcome.error << outcome.out;
+  for (const char* run : {"one", "two"}) EXPECT_EQ(attempts(run), 1u);
+}
+
+TEST_F(CampaignCommand, ShellsKeepTheirBraces) {
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: 'my c'}\nnodes:\n"
+                   "  first: {command: 'touch {self}/a{1..3}'}\n"
+                   "  second: {command: \"ls '{first}' | awk '{print $1}' >\\\"{self}/list\\\"; ls "
+                   "{first}/a2 | awk '{print}'\"}\n");
+  EXPECT_EQ(campaign("--local --yes").code, 0) << content_of("error.txt");
+  EXPECT_EQ(content_of("my c/second/list"), "a1\na2\na3\nlaunch\n");
+  EXPECT_EQ(content_of("my c/second/launch/output.txt"), "my c/first/a2\n");
+}
+
+// Another command says --cancel while this one asks at a terminal.
+TEST_F(CampaignCommand, CancelCountsWhileTheQuestionIsAsked) {
+  directory_.write("campaign.yaml", "campaign: {dir: c}\nnodes: {a: {command: 'touch began'}}\n");
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(::grantpt(terminal) | ::unlockpt(terminal), 0);
+  const std::string name = ::ptsname(terminal);
+  std::thread asks([&] {
+    run_in_shell("{ \"$kintsugi\" campaign campaign.yaml --local <" + name +
+                 " >asked.txt 2>asked-error.txt; echo $? >code; }");
+  });
+  for (int i = 0; i < 500 && content_of("asked.txt").find("[y/N]") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::string cancel = "cd '" + directory_.path().string() + "' && '" + kintsugi_binary() +
+                             "' campaign campaign.yaml --cancel >cancel.txt 2>&1";
+  EXPECT_EQ(std::system(cancel.c_str()), 0) << content_of("cancel.txt");
+  EXPECT_EQ(::write(terminal, "y\n", 2), 2);
+  asks.join();
+  ::close(terminal);
+  EXPECT_EQ(content_of("code"), "75\n") << content_of("asked-error.txt");
+  EXPECT_THAT(content_of("asked-error.txt"), HasSubstr("--cancel was given meanwhile"));
+  EXPECT_FALSE(fs::exists(directory_ / "began"));
+  EXPECT_FALSE(fs::exists(directory_ / "c")) << "nothing is left behind";
 }
 
 TEST_F(CampaignCommand, LeavesWhatOthersHaveMade) {

@@ -23,7 +23,7 @@ class CampaignInSlurm : public ProgramTest {
   Outcome campaign(const std::string& arguments) {
     return run_kintsugi("campaign campaign.yaml " + arguments);
   }
-  // Two more campaigns, which run beside the first one.
+  // More campaigns, which run beside the first one.
   void submit_others() {
     directory_.write("fast.yaml", cpu_machine(100));  // promises far more than a core does
     directory_.write("budget.yaml",
@@ -34,7 +34,14 @@ class CampaignInSlurm : public ProgramTest {
                      "campaign: {dir: endless}\nlaunch: {machine: fast.yaml, time: 10min}\n"
                      "nodes:\n  first: {run: base.yaml, set: {train.steps: 100000}}\n"
                      "  second: {command: touch second, after: [first]}\n");
-    for (const char* name : {"budget.yaml", "endless.yaml"}) {
+    // What `data` makes is not what `bad` needs: its job finds that out.
+    directory_.write("late.yaml",
+                     "campaign: {dir: late}\nlaunch: {machine: fast.yaml, time: 10min}\n"
+                     "nodes:\n  data: {command: touch data}\n"
+                     "  bad: {run: base.yaml, set: {data.train: [{path: '{data}/text.txt'}]}}\n"
+                     "  next: {command: touch next, after: [bad]}\n"
+                     "  good: {command: touch good, after: [data]}\n");
+    for (const char* name : {"budget.yaml", "endless.yaml", "late.yaml"}) {
       const Outcome submitted = run_kintsugi(fmt::format("campaign {} --yes", name));
       EXPECT_EQ(submitted.code, 0) << submitted.error;
     }
@@ -46,6 +53,13 @@ class CampaignInSlurm : public ProgramTest {
     EXPECT_THAT(run_kintsugi("campaign endless.yaml --status").out,
                 AllOf(HasSubstr("0 of 2 jobs done"), HasSubstr("stopped")));
     EXPECT_FALSE(fs::exists(directory_ / "second"));
+    const std::string late = run_kintsugi("campaign late.yaml --status").out;
+    EXPECT_THAT(late, AllOf(HasSubstr("2 of 4 jobs done"), HasSubstr("late/data/text.txt"),
+                            HasSubstr("needs bad, which is failed")));
+    EXPECT_TRUE(fs::exists(directory_ / "good"));
+    EXPECT_FALSE(fs::exists(directory_ / "next"));
+    // It is not submitted again without --retry.
+    EXPECT_THAT(run_kintsugi("campaign late.yaml --yes").out, Not(HasSubstr("submitted job")));
   }
   void wait_for_jobs() {
     run_in_shell("for i in $(seq 600); do [ -n \"$(squeue -h)\" ] || break; sleep 0.1; done");

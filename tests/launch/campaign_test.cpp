@@ -1,19 +1,28 @@
 // The definition of a campaign: what is read, what is refused, and what follows from what.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
 #include <map>
 
+#include "core/child_output.h"
 #include "launch/campaign/definition.h"
 #include "launch/campaign/filter.h"
 #include "launch/campaign/graph.h"
 #include "launch/campaign/record.h"
+#include "launch/campaign/state.h"
+#include "launch/job_description.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -149,7 +158,6 @@ TEST(Campaign, SaysWhatIsWrong) {
   EXPECT_THAT(
       wrong_nodes("  long: {run: r.yaml}\n  b: {run: r.yaml, from: lnog}\n"),
       AllOf(HasSubstr("line 4"), HasSubstr("there is no node 'lnog' (did you mean 'long'?)")));
-  EXPECT_THAT(wrong_nodes("  a: {command: 'cat {x}/log'}\n"), HasSubstr("no node 'x'"));
   EXPECT_THAT(wrong_nodes("  a: {run: r.yaml, from: b, at: [5]}\n  b: {run: r.yaml}\n"
                           "  c: {command: 'ls {a/step-6}'}\n"),
               AllOf(HasSubstr("line 5: node c"), HasSubstr("did you mean 'a/step-5'")));
@@ -177,6 +185,15 @@ TEST(Campaign, SaysWhatIsWrong) {
   EXPECT_THAT(wrong_nodes("  a: {run: r.yaml}\n  b: {best: {of: a, order: least}}\n"),
               HasSubstr("'least' is neither lowest nor highest"));
   EXPECT_THAT(wrong_nodes("  ../a: {run: r.yaml}\n"), HasSubstr("is its directory"));
+  std::string axes;
+  for (int i = 0; i < 9; ++i) axes += fmt::format("k{}: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], ", i);
+  EXPECT_THAT(wrong_nodes("  a: {run: r.yaml, grid: {" + axes + "}}\n"),
+              AllOf(HasSubstr("line 3"), HasSubstr("more than 1000 runs")));
+  std::string steps;
+  for (int i = 1; i <= 900; ++i) steps += fmt::format("{}, ", i);
+  EXPECT_THAT(wrong_nodes("  b: {run: r.yaml}\n  a: {like: b, from: b, at: [" + steps +
+                          "], grid: {k: [1, 2], m: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}}\n"),
+              HasSubstr("node a: the campaign has more than 2000 jobs"));
   EXPECT_THAT(wrong_nodes("  self: {run: r.yaml}\n"), HasSubstr("choose another name"));
   EXPECT_THAT(wrong_nodes("  a: {run: r.yaml, launch: {nodes: 0}}\n"),
               AllOf(HasSubstr("nodes.a.launch.nodes"), HasSubstr("at least 1")));
@@ -188,6 +205,133 @@ TEST(Campaign, SaysWhatIsWrong) {
   EXPECT_THAT(wrong("- 1\n"), HasSubstr("is no campaign"));
 }
 
+TEST(Campaign, OnlyNodesAreReplacedInCommands) {
+  const CampaignGraph graph = graph_of(
+      "campaign: {dir: c}\nnodes:\n  long: {run: r.yaml}\n"
+      "  a: {command: \"echo {1..3} {lnog} ${long} | awk '{print}' {long} {self}\"}\n");
+  EXPECT_THAT(needs_of(graph, "a"), ElementsAre("long"));
+  EXPECT_THAT(likely_typos(graph.definition()),
+              ElementsAre(AllOf(HasSubstr("line 4: node a: {lnog}"), HasSubstr("'long'?"))));
+}
+
+// bash itself says what it reads.
+TEST(Campaign, AValueIsOneWordForTheShellWhereverItIs) {
+  const std::string value = "/x y/it's \"$HOME\"`1`\\";
+  for (const char* text :
+       {"printf %s {v}", "printf %s '{v}'", "printf %s \"{v}\"", "printf %s \"$(printf %s {v})\"",
+        "printf %s \"$(printf %s \"{v}\")\"", "true \\'; printf %s {v}",
+        "true # it's\nprintf %s {v}", "(true 'a'); printf %s {v}", "printf %s ''\"{v}\"''"}) {
+    const std::string command = text;
+    const std::size_t at = command.find("{v}");
+    const std::string line =
+        command.substr(0, at) + quoted_at(command, at, value) + command.substr(at + 3);
+    const ChildOutput output = run_captured({"bash", "-c", line}, 10);
+    EXPECT_EQ(output.out, value) << line << output.error;
+  }
+}
+
+// Files of a run that began an hour before its last sign of life, and the time that Slurm says.
+class CampaignHours : public testing::Test {
+ protected:
+  CampaignHours()
+      : graph_(graph_of(fmt::format("campaign: {{dir: {}}}\nnodes:\n  long: {{run: r}}\n"
+                                    "  note: {{command: ls}}\n",
+                                    directory_.path().string()))) {
+    for (const char* name : {"long", "note"}) fs::create_directories(directory_ / name / "launch");
+    fs::create_directory(directory_ / "bin");
+    directory_.write("bin/sbatch", "#!/bin/sh\n");
+    fs::permissions(directory_ / "bin/sbatch", fs::perms::owner_all);
+    path_ = std::getenv("PATH");
+    setenv("PATH", ((directory_ / "bin").string() + ":" + path_).c_str(), 1);
+    save_plan(directory_.path(), "long", {.fingerprint = "f", .job_ids = {"7"}, .gpus = 4});
+    save_plan(directory_.path(), "note", {.fingerprint = "f", .gpus = 4});
+    save_job({.run_dir = (directory_ / "long").string(),
+              .ranks_per_node = 4,
+              .nodes = 2,
+              .job_ids = {"7"}});
+  }
+  ~CampaignHours() override { setenv("PATH", path_.c_str(), 1); }
+
+  void queue(const std::string& line) {
+    directory_.write("bin/squeue", "#!/bin/sh\necho '" + line + "'\n");
+    fs::permissions(directory_ / "bin/squeue", fs::perms::owner_all);
+  }
+  // So many hours ago.
+  void touch(const std::string& name, double hours, const std::string& text = "") {
+    directory_.write(name, text);
+    fs::last_write_time(directory_ / name,
+                        fs::file_time_type::clock::now() -
+                            std::chrono::seconds(static_cast<std::int64_t>(3600 * hours)));
+  }
+  static double ago(double hours) { return static_cast<double>(std::time(nullptr)) - 3600 * hours; }
+  TaskView view(const char* name) const {
+    return look_at_tasks(graph_)[graph_.named(name).front()];
+  }
+
+  TemporaryDirectory directory_;
+  CampaignGraph graph_;
+  std::string path_;
+};
+
+TEST_F(CampaignHours, AJobThatWaitsAgainUsesNothing) {
+  directory_.write("long/launch/supervisor.json",
+                   fmt::format("{{\"began\": {}, \"nodes\": 2}}", ago(5)));
+  touch("long/status.json", 4, "{\"state\": \"running\"}");
+  queue("7|PENDING|Resources|0:00|1-00:00:00");
+  EXPECT_NEAR(view("long").gpu_hours, 8.0, 0.1) << "one hour of 2 nodes with 4 ranks";
+  EXPECT_EQ(view("long").state, TaskState::Queued);
+  queue("7|RUNNING|n1|1:30|1-00:00:00");
+  EXPECT_NEAR(view("long").gpu_hours, 8.0, 0.1) << "the job has begun again, but not its run";
+  queue("7|RUNNING|n1|5:00:30|1-00:00:00");
+  EXPECT_NEAR(view("long").gpu_hours, 40.0, 0.1) << "it goes on";
+  directory_.write("long/launch/attempts.jsonl",
+                   fmt::format("{{\"began\": {}, \"ended\": {}, \"nodes\": 1}}\n", ago(5), ago(3)));
+  EXPECT_NEAR(view("long").gpu_hours, 8.0, 0.1) << "two hours of one node with 4 ranks";
+}
+
+TEST_F(CampaignHours, AKilledCommandCountsUntilItsLastSignOfLife) {
+  save_progress(directory_.path(), "note", {.began_s = ago(5), .spent_s = 3600});
+  touch("note/launch/output.txt", 4.9);
+  touch("note/launch/alive", 3);
+  queue("");
+  EXPECT_NEAR(view("note").gpu_hours, 4 * (1 + 2), 0.1);
+  touch("note/launch/exit_code", 2, "0\n");
+  EXPECT_NEAR(view("note").gpu_hours, 4 * (1 + 3), 0.1);
+}
+
+TEST(Campaign, ADivergedRunIsAFailedOneUnlessItIsCompared) {
+  const TemporaryDirectory directory;
+  const CampaignGraph graph = graph_of(fmt::format(
+      "campaign: {{dir: {}}}\nnodes:\n  long: {{run: r.yaml}}\n  next: {{from: long, like: "
+      "long}}\n  sweep: {{run: r.yaml, grid: {{a: [1, 2]}}}}\n  best: {{best: {{of: sweep}}}}\n",
+      directory.path().string()));
+  for (const char* run : {"long", "sweep/a-1"}) {
+    fs::create_directories(directory / run / "launch");
+    directory.write(std::string(run) + "/status.json", "{\"state\": \"diverged\"}");
+    directory.write(std::string(run) + "/launch/exit_code", "3\n");
+  }
+  const std::vector<TaskView> views = look_at_tasks(graph);
+  const auto view = [&](const char* name) { return views[number_of(graph, name)]; };
+  EXPECT_EQ(view("long").state, TaskState::Diverged);
+  EXPECT_FALSE(view("long").ended());
+  EXPECT_EQ(view("next").state, TaskState::Blocked);
+  EXPECT_TRUE(view("sweep/a-1").ended());
+  EXPECT_EQ(view("best").state, TaskState::Waiting);
+}
+
+// What the kernel says of a program whose file was replaced while it ran.
+TEST(Campaign, AProgramThatWasReplacedIsFoundAgain) {
+  const TemporaryDirectory directory;
+  const fs::path program = directory / "kintsugi", link = directory / "exe";
+  fs::create_symlink(program.string() + " (deleted)", link);
+  EXPECT_THAT(user_error_of([&] { program_behind(link); }),
+              HasSubstr("kintsugi was removed while it ran"));
+  directory.write("kintsugi", "");
+  EXPECT_EQ(program_behind(link), program);
+  directory.write("kintsugi (deleted)", "");
+  EXPECT_EQ(program_behind(link).filename(), "kintsugi (deleted)") << "its real name";
+}
+
 TEST(Campaign, RecordsSurviveAndDamagedOnesAreRefused) {
   const TemporaryDirectory directory;
   TaskPlan plan{.fingerprint = "f", .job_ids = {"4", "5"}, .gpus = 8, .gpu_hours = 1.5};
@@ -197,6 +341,9 @@ TEST(Campaign, RecordsSurviveAndDamagedOnesAreRefused) {
   const TaskProgress progress{.refused = "no", .began_s = 5, .chosen = "sweep/a", .value = 0.5};
   save_progress(directory.path(), "best", progress);
   EXPECT_EQ(load_progress(directory.path(), "best"), progress);
+  EXPECT_THAT(planned_tasks(directory.path()), ElementsAre("sweep/a"));
+  CampaignSnapshot snapshot{.source = "c", .max_gpu_hours = 3, .given_gpu_hours = 3};
+  EXPECT_EQ(snapshot_from_json(to_json(snapshot), "s"), snapshot);
   directory.write(".campaign/tasks/best.progress.json", "{\"refused\": 3}");
   EXPECT_THAT(user_error_of([&] { load_progress(directory.path(), "best"); }),
               HasSubstr("best.progress.json is damaged: refused"));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 
+#include "support/campaign_faults.h"
 #include "support/fault_runs.h"
 
 namespace kintsugi {
@@ -23,6 +24,12 @@ class Faults : public testing::Test {
       EXPECT_LT(*report.detected_s, 15);
     }
   }
+  static void run_campaign(const CampaignSize& size) {
+    if (!SlurmCluster::available()) GTEST_SKIP() << "no Slurm here";
+    SCOPED_TRACE("seed " + std::to_string(seed_));
+    if (!runs_) runs_ = std::make_unique<FaultRuns>(seed_);
+    EXPECT_NE(runs_->campaign_trial(size).what, "");
+  }
   static void TearDownTestSuite() { runs_.reset(); }
 
  private:
@@ -35,6 +42,9 @@ TEST_F(Faults, AStoppedRankUnderMpirun) { run(Fault::StopRank, false); }
 TEST_F(Faults, AKilledSupervisorUnderMpirun) { run(Fault::KillSupervisor, false); }
 TEST_F(Faults, ADamagedCheckpointUnderMpirun) { run(Fault::FlipBit, false); }
 TEST_F(Faults, ADeadNodeUnderSlurm) { run(Fault::KillNode, true); }
+TEST_F(Faults, ACampaignUnderSlurm) {
+  run_campaign({.sweep = 2, .cool = 1, .last = 2, .faults = 1});
+}
 
 }  // namespace
 }  // namespace kintsugi

@@ -22,6 +22,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "support/campaign_faults.h"
+#include "support/fault_tools.h"
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "tensor/safetensors.h"
@@ -41,70 +43,6 @@ constexpr std::size_t kSmallDisk = std::size_t{48} << 20;
 struct TooLate : Failure {
   TooLate() : Failure("the run was over before the fault: the machine is too busy") {}
 };
-
-double unix_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-template <class Condition>
-bool wait_until(const Condition& condition, double patience_s = kPatience_s) {
-  for (const double end = unix_time() + patience_s; unix_time() < end;
-       std::this_thread::sleep_for(milliseconds(20)))
-    if (condition()) return true;
-  return false;
-}
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-int run_shell(const std::string& command) {
-  const int status = std::system(command.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-}
-
-struct Process {
-  pid_t id = 0;
-  std::string command;      // words separated by NUL
-  std::string environment;  // the same
-  std::string variable(const std::string& name) const {
-    const std::string key = '\0' + name + "=";
-    const std::string text = '\0' + environment;
-    const std::size_t begin = text.find(key);
-    if (begin == std::string::npos) return {};
-    return text.substr(begin + key.size(), text.find('\0', begin + 1) - begin - key.size());
-  }
-};
-
-// Processes whose command has these words one after the other.
-std::vector<Process> processes_with(const std::vector<std::string>& words) {
-  std::string pattern;
-  for (const std::string& word : words) pattern += '\0' + word;
-  pattern += '\0';
-  std::vector<Process> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    Process process{std::atoi(name.c_str()), content(entry.path() / "cmdline"), {}};
-    if (process.command.find(pattern) == std::string::npos) continue;
-    // Only the program itself, not a launcher that has the words in its command.
-    const std::string program = process.command.substr(0, process.command.find('\0'));
-    if (fs::path(program).filename() != "kintsugi") continue;
-    process.environment = content(entry.path() / "environ");
-    found.push_back(std::move(process));
-  }
-  return found;
-}
-
-std::vector<Json> lines_of(const fs::path& path) {
-  std::istringstream lines(content(path));
-  std::vector<Json> found;
-  for (std::string line; std::getline(lines, line);)
-    if (Json json = Json::parse(line, nullptr, false); json.is_object()) found.push_back(json);
-  return found;
-}
 
 // Completed steps; parsing the lines would take the cores from the run.
 std::size_t steps_of(const fs::path& run) {
@@ -148,13 +86,15 @@ const char* to_string(Fault fault) {
       return "a node dies, without a spare";
     case Fault::Requeue:
       return "the job is requeued";
+    case Fault::Campaign:
+      return "a campaign is disturbed";
   }
   return "";
 }
 
 bool needs_slurm(Fault fault) {
   return fault == Fault::KillNode || fault == Fault::KillBatchNode || fault == Fault::LoseNode ||
-         fault == Fault::Requeue;
+         fault == Fault::Requeue || fault == Fault::Campaign;
 }
 
 bool needs_root(Fault fault) { return fault == Fault::FillDisk; }
@@ -327,9 +267,10 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
   // A random step, not only the moments after saves. Two checkpoints exist: if the only one is
   // damaged, the user must decide.
   const auto step = static_cast<std::size_t>(2 * kFaultSaves + 10 + random_() % (kFaultSteps / 2));
-  if (!wait_until([&] { return steps_of(run.directory) >= step; }))
+  if (!wait_until([&] { return steps_of(run.directory) >= step; }, kPatience_s))
     failure("the run did not reach step {}; {}", step, run.diagnosis());
-  if (!wait_until([&] { return list_checkpoints(run.directory / "checkpoints").size() >= 2; }))
+  if (!wait_until([&] { return list_checkpoints(run.directory / "checkpoints").size() >= 2; },
+                  kPatience_s))
     failure("the run has no two checkpoints; {}", run.diagnosis());
   if (run.fault == Fault::KillBatchNode && !wait_until([&] { return !run.deputies().empty(); }, 10))
     failure("the supervisor has no deputy; {}", run.diagnosis());
@@ -385,6 +326,8 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
       run_shell(fmt::format("scontrol requeue $(squeue -h -o %A -n {}) > /dev/null",
                             run.directory.filename().string()));
       break;
+    case Fault::Campaign:  // it has a trial of its own
+      break;
   }
   if (run.fault == Fault::TruncateNewest || run.fault == Fault::FlipBit)
     damage_newest(run, run.fault == Fault::TruncateNewest);
@@ -392,7 +335,7 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
 
 void FaultRuns::wait_until_finished(const Run& run) {
   const fs::path code = run.directory / "launch/exit_code";
-  if (!wait_until([&] { return !content(code).empty(); }))
+  if (!wait_until([&] { return !content(code).empty(); }, kPatience_s))
     failure("the run did not end within {} s; {}", kPatience_s, run.diagnosis());
   if (std::stoi(content(code)) != 0 || state_of(run.directory) != "finished")
     failure("the run ended with exit code {}; {}", content(code), run.diagnosis());
@@ -436,7 +379,17 @@ void FaultRuns::read_attempts(const Run& run, double fault_s, FaultReport& repor
   }
 }
 
+FaultReport FaultRuns::campaign_trial(const CampaignSize& size) {
+  if (!campaigns_) campaigns_ = std::make_unique<CampaignFaults>(random_(), cluster());
+  const double begin = unix_time();
+  FaultReport report{.fault = Fault::Campaign, .slurm = true};
+  report.what = campaigns_->trial(size);
+  report.total_s = unix_time() - begin;
+  return report;
+}
+
 FaultReport FaultRuns::trial(Fault fault, bool slurm) {
+  if (fault == Fault::Campaign) return campaign_trial({});
   constexpr int kAttempts = 5;
   for (int attempt = 1; attempt < kAttempts; ++attempt) {
     try {

@@ -14,6 +14,9 @@
 
 namespace kintsugi {
 
+class CampaignFaults;
+struct CampaignSize;
+
 // Trains small runs with `kintsugi launch`, disturbs them, and compares their last checkpoint with
 // that of an undisturbed run.
 
@@ -28,8 +31,9 @@ enum class Fault {
   KillBatchNode,   // the same of the node of the batch script and supervisor: the job is requeued
   LoseNode,        // the same without a spare: the run continues on fewer nodes
   Requeue,         // scontrol requeue
+  Campaign,        // many faults in a campaign: campaign_faults.h
 };
-inline constexpr int kFaults = 10;
+inline constexpr int kFaults = 11;
 const char* to_string(Fault fault);
 bool needs_slurm(Fault fault);
 bool needs_root(Fault fault);  // to mount a small file system
@@ -69,6 +73,7 @@ class FaultRuns {
   // Throws Failure if the run does not finish by itself, or ends with other weights. Begins again
   // if the run was over before the fault.
   FaultReport trial(Fault fault, bool slurm);
+  FaultReport campaign_trial(const CampaignSize& size);
 
  private:
   struct Run;
@@ -87,6 +92,7 @@ class FaultRuns {
   TemporaryDirectory directory_;
   std::filesystem::path corpus_;
   std::unique_ptr<SlurmCluster> cluster_;
+  std::unique_ptr<CampaignFaults> campaigns_;
   int count_ = 0;
 };
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -51,11 +53,12 @@ std::vector<std::string> resolved_overrides(const Campaign& campaign, std::size_
   const CampaignTask& task = campaign.graph.task(number);
   std::vector<std::string> overrides = campaign.graph.overrides_of(task, choice);
   for (std::string& text : overrides)
-    text = with_references(text, [&](const std::string& name) {
-      const auto found = campaign.graph.directories_named(task, name, choice);
+    text = with_references(text, [&](const NodeReference& one) -> std::optional<std::string> {
+      if (!is_reference(campaign.graph.definition(), one.name)) return {};
+      const auto found = campaign.graph.directories_named(task, one.name, choice);
       if (found.size() != 1)
         user_error("{}: node {}: {{{}}} is {} directories, but one is expected",
-                   campaign.node_of(number).where, task.name, name, found.size());
+                   campaign.node_of(number).where, task.name, one.name, found.size());
       return found.front().string();
     });
   return overrides;
@@ -119,8 +122,8 @@ Campaign open_campaign(const fs::path& path) {
     user_error("the campaign in {} was started in {}: give the command there",
                campaign.directory().string(), before.working_directory);
   campaign.snapshot.local = before.local;
-  if (campaign.snapshot.max_gpu_hours <= 0)  // a limit that was given to the command
-    campaign.snapshot.max_gpu_hours = before.max_gpu_hours;
+  campaign.snapshot.given_gpu_hours = before.given_gpu_hours;
+  if (before.given_gpu_hours > 0) campaign.snapshot.max_gpu_hours = before.given_gpu_hours;
   return campaign;
 }
 
@@ -138,17 +141,45 @@ void check_new(const Campaign& campaign, std::size_t task) {
       campaign.node_of(task).where, campaign.node_of(task).name, directory.string());
 }
 
+bool is_edited(const Campaign& campaign, std::size_t task, const TaskView& view) {
+  const bool best = campaign.kind_of(task) == CampaignNodeKind::Best;
+  const std::string& before = best ? view.progress.chosen_by : view.plan.fingerprint;
+  return !before.empty() && before != campaign.fingerprint(task);
+}
+
+void check_not_removed(const Campaign& campaign) {
+  const std::vector<std::string> removed = removed_tasks(campaign.graph);
+  if (removed.empty()) return;
+  const Campaign before = started_campaign(campaign.directory());
+  const std::vector<TaskView> views = look_at_tasks(before.graph);
+  for (std::size_t task = 0; task < views.size(); ++task) {
+    const std::string& name = before.name_of(task);
+    const TaskState state = views[task].state;
+    if (std::find(removed.begin(), removed.end(), name) == removed.end() ||
+        state == TaskState::Waiting || state == TaskState::Blocked)
+      continue;
+    user_error(
+        "{}: {} is not in it any more, but is {}: put it back, or give --retry {} to put its "
+        "results aside",
+        campaign.snapshot.source, name, to_string(state), name);
+  }
+}
+
 void check_unedited(const Campaign& campaign, const std::vector<TaskView>& views) {
+  check_not_removed(campaign);
   for (std::size_t task = 0; task < views.size(); ++task) {
     const TaskView& view = views[task];
-    if (!has_plan(campaign.directory(), campaign.name_of(task))) check_new(campaign, task);
-    if (view.plan.fingerprint.empty() || view.plan.fingerprint == campaign.fingerprint(task))
+    const bool best = campaign.kind_of(task) == CampaignNodeKind::Best;
+    if (!best && !has_plan(campaign.directory(), campaign.name_of(task))) check_new(campaign, task);
+    if (view.state == TaskState::Waiting || view.state == TaskState::Blocked ||
+        !is_edited(campaign, task, view))
       continue;
-    if (view.state == TaskState::Waiting || view.state == TaskState::Blocked) continue;
     user_error(
-        "{}: node {} has changed, but {} is {}: undo the change, or give --retry {} to do it again",
-        campaign.node_of(task).where, campaign.node_of(task).name, campaign.name_of(task),
-        to_string(view.state), campaign.name_of(task));
+        "{}: node {} has changed{}, but {} is {}: undo the change, or give --retry {} to do it "
+        "again",
+        campaign.node_of(task).where, campaign.node_of(task).name,
+        best ? fmt::format(", or the runs of {}", campaign.node_of(task).of) : "",
+        campaign.name_of(task), to_string(view.state), campaign.name_of(task));
   }
 }
 
@@ -162,17 +193,32 @@ bool waits_for_command(const Campaign& campaign, std::size_t task) {
   return std::find(waiting.begin(), waiting.end(), task) != waiting.end();
 }
 
+void fail_task(const Campaign& campaign, std::size_t task, const std::string& why) {
+  TaskProgress progress = load_progress(campaign.directory(), campaign.name_of(task));
+  progress.failed = true;
+  progress.refused = why;
+  save_progress(campaign.directory(), campaign.name_of(task), progress);
+}
+
 void make_choices(const Campaign& campaign, std::vector<TaskView>& views) {
   for (std::size_t task = 0; task < views.size(); ++task) {
     if (campaign.kind_of(task) != CampaignNodeKind::Best || views[task].state == TaskState::Done ||
+        views[task].state == TaskState::Failed ||
         !missing_need(campaign.graph, task, views).empty())
       continue;
-    const CampaignChoice choice = choose_best(campaign.graph, campaign.graph.task(task), views);
-    TaskProgress& progress = views[task].progress;
-    progress.chosen = campaign.name_of(choice.task);
-    progress.value = choice.value;
-    save_progress(campaign.directory(), campaign.name_of(task), progress);
-    views[task].state = TaskState::Done;
+    try {
+      const CampaignChoice choice = choose_best(campaign.graph, campaign.graph.task(task), views);
+      TaskProgress& progress = views[task].progress;
+      progress.chosen = campaign.name_of(choice.task);
+      progress.chosen_by = campaign.fingerprint(task);
+      progress.value = choice.value;
+      save_progress(campaign.directory(), campaign.name_of(task), progress);
+      views[task].state = TaskState::Done;
+    } catch (const UserError& error) {
+      log_warning("{}", error.what());
+      fail_task(campaign, task, error.what());
+      views[task].state = TaskState::Failed;
+    }
   }
 }
 
@@ -180,8 +226,10 @@ std::vector<CampaignGraph::Choice> possible_choices(const Campaign& campaign, st
   const std::vector<std::size_t> open = campaign.graph.choices_of(campaign.graph.task(task));
   const auto first_of = [&campaign](std::size_t best) {
     const std::string chosen = load_progress(campaign.directory(), campaign.name_of(best)).chosen;
-    return chosen.empty() ? campaign.graph.tasks_of(campaign.node_of(best).of)
-                          : campaign.graph.named(chosen);
+    std::vector<std::size_t> runs = campaign.graph.tasks_of(campaign.node_of(best).of);
+    for (const std::size_t run : runs)
+      if (campaign.name_of(run) == chosen) return std::vector{run};
+    return runs;
   };
   std::vector<CampaignGraph::Choice> choices;
   // One after the other: with several choices, not all combinations.
@@ -226,7 +274,7 @@ PreparedRuns prepare_task(const Campaign& campaign, std::size_t task, PrepareFor
   request.in_job = purpose == PrepareFor::Check || purpose == PrepareFor::InJob;
   const bool early = purpose == PrepareFor::Check || purpose == PrepareFor::Submit;
   request.data_later = early && waits_for_command(campaign, task);
-  request.options.first = {fs::read_symlink("/proc/self/exe").string(), "campaign",
+  request.options.first = {own_program().string(), "campaign",
                            fs::absolute(campaign.directory()).lexically_normal().string(),
                            "--enter", one.name};
   try {
@@ -241,11 +289,13 @@ PreparedRuns prepare_task(const Campaign& campaign, std::size_t task, PrepareFor
 }
 
 std::string command_of(const Campaign& campaign, std::size_t task) {
-  return with_references(campaign.node_of(task).command, [&](const std::string& name) {
+  const std::string& command = campaign.node_of(task).command;
+  return with_references(command, [&](const NodeReference& one) -> std::optional<std::string> {
+    if (!is_reference(campaign.graph.definition(), one.name)) return {};
     std::string words;
     for (const fs::path& directory :
-         campaign.graph.directories_named(campaign.graph.task(task), name, campaign.choices()))
-      words += (words.empty() ? "" : " ") + shell_quoted(directory.string());
+         campaign.graph.directories_named(campaign.graph.task(task), one.name, campaign.choices()))
+      words += (words.empty() ? "" : " ") + quoted_at(command, one.begin, directory.string());
     return words;
   });
 }

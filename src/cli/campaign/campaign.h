@@ -34,13 +34,16 @@ struct Campaign {
 Campaign open_campaign(const std::filesystem::path& path);
 Campaign started_campaign(const std::filesystem::path& directory);
 
-// Checks that what has begun was not edited since, and that it is the same place. UserError.
+// Whether a task that has begun was edited since. For a `best`: or has other runs to choose from.
+bool is_edited(const Campaign& campaign, std::size_t task, const TaskView& view);
+// Checks that what has begun was neither edited nor removed since, and that it is the same place.
+// UserError.
 void check_unedited(const Campaign& campaign, const std::vector<TaskView>& views);
 
 // Whether a command that has not ended comes before it, which may make its data.
 bool waits_for_command(const Campaign& campaign, std::size_t task);
 
-// Chooses where that is possible. UserError if a metric is missing.
+// Chooses where that is possible. A choice has failed if no run has the metric.
 void make_choices(const Campaign& campaign, std::vector<TaskView>& views);
 
 // How one run is prepared.
@@ -55,6 +58,9 @@ PreparedRuns prepare_task(const Campaign& campaign, std::size_t task, PrepareFor
                           const CampaignGraph::Choice& choice);
 // The possible choices: each makes one configuration. At least one.
 std::vector<CampaignGraph::Choice> possible_choices(const Campaign& campaign, std::size_t task);
+
+// A task that cannot begin because of a mistake has failed.
+void fail_task(const Campaign& campaign, std::size_t task, const std::string& why);
 
 // A command, as a line for bash.
 std::string command_of(const Campaign& campaign, std::size_t task);

@@ -9,11 +9,13 @@
 #include "cli/campaign/campaign_jobs.h"
 #include "cli/campaign/campaign_plan.h"
 #include "cli/campaign/campaign_status.h"
+#include "cli/campaign/local_jobs.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/file_lock.h"
+#include "core/log.h"
 
 namespace kintsugi {
 namespace {
@@ -24,6 +26,7 @@ struct CampaignArguments {
   std::string campaign;
   bool local = false, yes = false, dry_run = false, status = false, cancel = false;
   double max_gpu_hours = 0;
+  std::int64_t jobs = 1;
   std::vector<std::string> retry = {};
   std::string enter, perform;  // a task
 };
@@ -65,6 +68,8 @@ class CampaignLock {
 
 // The plan, checked and printed.
 CampaignPlan show_plan(const Campaign& campaign, const std::vector<TaskView>& views) {
+  for (const std::string& typo : likely_typos(campaign.graph.definition()))
+    log_warning("{}: there is no such node, so it stays as it is", typo);
   check_unedited(campaign, views);
   CampaignPlan plan = plan_campaign(campaign, views);
   fmt::print("{}", plan_text(campaign, plan, views));
@@ -78,43 +83,64 @@ bool has_open_tasks(const CampaignPlan& plan) {
   return false;
 }
 
+// As if those that --retry names, and what waits for them, were to begin.
+std::vector<TaskView> with_retried(const Campaign& campaign, const std::vector<std::string>& names,
+                                   std::vector<TaskView> views) {
+  std::vector<std::size_t> tasks = tasks_of_retry(campaign, names);
+  for (const std::size_t task : campaign.graph.followers(tasks)) tasks.push_back(task);
+  for (const std::size_t task : tasks)
+    if (views[task].broken()) views[task].state = TaskState::Waiting;
+  return views;
+}
+
+// Whether another command asked it to stop meanwhile.
+bool was_cancelled(const Campaign& campaign) {
+  if (!fs::remove(campaign_stop_file(campaign.directory()))) return false;
+  log_note("nothing was started: --cancel was given meanwhile");
+  return true;
+}
+
 int start_campaign(const CampaignArguments& arguments, Campaign campaign) {
   const CampaignLock lock(campaign.directory());
+  fs::remove(campaign_stop_file(campaign.directory()));  // of an earlier --cancel
   if (!arguments.retry.empty()) {
     const std::vector<TaskView> before = look_at_tasks(campaign.graph);
-    plan_campaign(campaign, before);  // refuses what is wrong before anything is put aside
+    // Refuses what is wrong before anything is put aside.
+    plan_campaign(campaign, with_retried(campaign, arguments.retry, before));
     retry_tasks(campaign, arguments.retry, before);
   }
   const std::vector<TaskView> views = look_at_tasks(campaign.graph);
   const CampaignPlan plan = show_plan(campaign, views);
   check_budget(campaign, plan, views);
   if (has_open_tasks(plan) && !arguments.yes) confirm_plan();
+  if (was_cancelled(campaign)) return exit_code::kStopped;
   write_file_atomically(snapshot_file(campaign.directory()), to_json(campaign.snapshot));
-  fs::remove(campaign_stop_file(campaign.directory()));
-  if (campaign.snapshot.local) return run_campaign_here(campaign, plan, views);
-  submit_campaign(campaign, plan, views);
-  return exit_code::kFinished;
+  if (campaign.snapshot.local) return run_campaign_here(campaign, plan, arguments.jobs);
+  return submit_campaign(campaign, plan, views);
 }
 
 void run_campaign_command(const CLI::App& command, const CampaignArguments& arguments) {
   refuse_idle_campaign_options(command);
+  if (command.count("--jobs") > 0 && !arguments.local)
+    user_error("--jobs has no effect without --local: add it, or remove --jobs");
   if (!arguments.enter.empty()) return enter_task(arguments.campaign, arguments.enter);
   int code = exit_code::kFinished;
   if (!arguments.perform.empty()) {
     code = perform_task(arguments.campaign, arguments.perform);
   } else {
     Campaign campaign = open_campaign(arguments.campaign);
-    // Its file may have been edited since.
-    if (arguments.cancel && fs::exists(snapshot_file(campaign.directory())))
-      campaign = started_campaign(campaign.directory());
     if (arguments.status || arguments.cancel) {
+      // As it was started: its file may have been edited since.
+      if (fs::exists(snapshot_file(campaign.directory())))
+        campaign = started_campaign(campaign.directory());
       const std::vector<TaskView> views = look_at_tasks(campaign.graph);
       arguments.cancel ? cancel_campaign(campaign, views)
                        : fmt::print("{}", status_text(campaign, views));
       return;
     }
     campaign.snapshot.local = arguments.local;
-    if (arguments.max_gpu_hours > 0) campaign.snapshot.max_gpu_hours = arguments.max_gpu_hours;
+    if (arguments.max_gpu_hours > 0)
+      campaign.snapshot.max_gpu_hours = campaign.snapshot.given_gpu_hours = arguments.max_gpu_hours;
     if (arguments.dry_run) {
       show_plan(campaign, look_at_tasks(campaign.graph));
       return;
@@ -137,9 +163,12 @@ void add_campaign_command(CLI::App& app) {
       "started",
       kRequired);
   add("--local", arguments->local, "One job after the other on this machine, instead of Slurm");
+  add("--jobs", arguments->jobs, "With --local: so many jobs at the same time",
+      whole_number(between(1, 1024)));
   add("--yes", arguments->yes, "Start without asking");
   add("--max-gpu-hours", arguments->max_gpu_hours,
-      "Start nothing that would exceed so many GPU-hours (default: campaign.max_gpu_hours)",
+      "Start nothing that would exceed so many GPU-hours, in this and all later commands (default: "
+      "campaign.max_gpu_hours)",
       real_number(above(0)));
   add("--dry-run", arguments->dry_run, "Check everything and print the plan; start nothing");
   add("--status", arguments->status, "Show the campaign as a tree, with progress and budget");

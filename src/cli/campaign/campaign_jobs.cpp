@@ -12,6 +12,7 @@
 
 #include "cli/launch/submit.h"
 #include "comm/launch_environment.h"
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -31,24 +32,11 @@ using TaskViews = std::vector<TaskView>;
 
 constexpr auto kLook = std::chrono::milliseconds(200);
 constexpr auto kRecorded = std::chrono::seconds(60);  // for the id of a job to be written
+constexpr auto kGone = std::chrono::seconds(60);      // for a cancelled job to leave the queue
 constexpr std::size_t kShownOutput = 2000;            // bytes of a command that failed
-
-std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
-
-TaskPlan record_of(const Campaign& campaign, std::size_t task, const CampaignPlan& plan) {
-  TaskPlan record = load_plan(campaign.directory(), campaign.name_of(task));
-  record.fingerprint = campaign.fingerprint(task);
-  record.gpus = plan.tasks[task].gpus;
-  record.gpu_hours = plan.tasks[task].forecast.most_gpu_hours();
-  return record;
-}
 
 void save_record_of(const Campaign& campaign, std::size_t task, const TaskPlan& record) {
   save_plan(campaign.directory(), campaign.name_of(task), record);
-}
-
-bool can_begin(TaskState state) {
-  return state == TaskState::Waiting || state == TaskState::Stopped;
 }
 
 // ---- commands
@@ -58,92 +46,42 @@ void clear_command(const fs::path& directory) {
   fs::create_directories(directory / "launch");
   for (const auto& entry : fs::directory_iterator(directory))
     if (entry.path().filename() != "launch") fs::remove_all(entry.path());
-  for (const char* name : {"exit_code", "process", "output.txt"})
+  for (const char* name : {"exit_code", "process", "output.txt", "alive"})
     fs::remove(directory / "launch" / name);
 }
+
+// It gives a sign of life every few seconds: what a killed one has used is known then.
+constexpr const char* kCommandScript = R"(#!/bin/bash
+# {}, by kintsugi campaign.
+cd {} || exit 1
+export kintsugi={}
+launch={}
+echo "$$ "{} >"$launch/process" || exit 1
+(while kill -0 $$ && : >"$launch/alive"; do sleep 2; done) >/dev/null 2>&1 </dev/null &
+beat=$!
+disown
+bash -e -o pipefail "$launch/line.sh" >"$launch/output.txt" 2>&1 </dev/null
+code=$?
+kill "$beat"
+echo "$code" >"$launch/exit_code.new" && mv "$launch/exit_code.new" "$launch/exit_code"
+exit "$code"
+)";
 
 void write_command(const Campaign& campaign, std::size_t task) {
   const fs::path script = command_script_of(campaign.directory_of(task));
   const fs::path line = script.parent_path() / "line.sh";
   write_file_atomically(line, command_of(campaign, task) + "\n");
   write_file_atomically(
-      script, fmt::format("#!/bin/bash\n# {}, by kintsugi campaign.\ncd {} || exit 1\n"
-                          "export kintsugi={}\ncd {} && echo \"$$ {}\" >process && cd - >/dev/null "
-                          "|| exit 1\n"
-                          "bash -e -o pipefail {} >{} 2>&1 </dev/null\ncode=$?\n"
-                          "echo \"$code\" >{}.new && mv {}.new {}\nexit \"$code\"\n",
-                          campaign.name_of(task), shell_quoted(campaign.snapshot.working_directory),
-                          shell_quoted(own_program()), shell_quoted(script.parent_path().string()),
-                          node_name(), shell_quoted(line.string()),
-                          shell_quoted((script.parent_path() / "output.txt").string()),
-                          shell_quoted((script.parent_path() / "exit_code").string()),
-                          shell_quoted((script.parent_path() / "exit_code").string()),
-                          shell_quoted((script.parent_path() / "exit_code").string())));
+      script, fmt::format(kCommandScript, campaign.name_of(task),
+                          shell_quoted(campaign.snapshot.working_directory),
+                          shell_quoted(own_program().string()),
+                          shell_quoted(script.parent_path().string()), shell_quoted(node_name())));
 }
 
 void show_end_of_output(const fs::path& directory) {
   for (const std::string& line :
        read_tail(resolved(directory) / "launch/output.txt", kShownOutput).lines)
     log_message(LogLevel::Info, "  " + printable(line));
-}
-
-int run_command(const Campaign& campaign, std::size_t task) {
-  const fs::path directory = campaign.directory_of(task);
-  const std::string& name = campaign.name_of(task);
-  TaskProgress progress = load_progress(campaign.directory(), name);
-  progress.spent_s = command_seconds(directory, progress, false);
-  clear_command(directory);
-  write_command(campaign, task);
-  progress.began_s = unix_time_s();
-  save_progress(campaign.directory(), name, progress);
-  const int code = run_script(command_script_of(directory));
-  if (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP)
-    return exit_code::kStopped;
-  if (code != exit_code::kFinished) show_end_of_output(directory);
-  return code;
-}
-
-// ---- on this machine
-
-int start_here(const Campaign& campaign, std::size_t task, const CampaignPlan& plan) {
-  const std::string& name = campaign.name_of(task);
-  save_record_of(campaign, task, record_of(campaign, task, plan));
-  log_note("{}: begins", name);
-  if (campaign.kind_of(task) == CampaignNodeKind::Command) return run_command(campaign, task);
-  PreparedRuns runs = prepare_task(campaign, task, PrepareFor::Start, campaign.choices());
-  return run_locally(runs.list);
-}
-
-// Something that a killed command of this campaign has left, or a job of Slurm.
-std::optional<std::size_t> active_task(const TaskViews& views) {
-  for (std::size_t task = 0; task < views.size(); ++task)
-    if (views[task].active()) return task;
-  return {};
-}
-
-std::optional<std::size_t> next_task(const Campaign& campaign, const TaskViews& views,
-                                     const std::set<std::size_t>& tried) {
-  for (std::size_t task = 0; task < views.size(); ++task)
-    if (campaign.kind_of(task) != CampaignNodeKind::Best && can_begin(views[task].state) &&
-        !tried.contains(task) && missing_need(campaign.graph, task, views).empty())
-      return task;
-  return {};
-}
-
-// What is left when nothing more can begin.
-int end_of_campaign(const Campaign& campaign, const TaskViews& views) {
-  std::int64_t done = 0;
-  std::vector<std::string> left;
-  for (std::size_t task = 0; task < views.size(); ++task)
-    if (views[task].ended())
-      ++done;
-    else if (views[task].state != TaskState::Blocked && views[task].state != TaskState::Waiting)
-      left.push_back(fmt::format("{} is {}", campaign.name_of(task), to_string(views[task].state)));
-  if (done == static_cast<std::int64_t>(views.size())) {
-    log_note("the campaign in {} is done", campaign.directory().string());
-    return exit_code::kFinished;
-  }
-  failure("{} of {} jobs of the campaign are done; {}", done, views.size(), fmt::join(left, ", "));
 }
 
 // ---- with Slurm
@@ -174,6 +112,29 @@ std::vector<bool> tasks_to_submit(const Campaign& campaign, const TaskViews& vie
   return chosen;
 }
 
+// Jobs that wait in the queue and will be replaced, and those that a killed command has submitted
+// without a record, which do nothing.
+void remove_replaced_jobs(const Campaign& campaign, const std::vector<bool>& is_missing,
+                          const TaskViews& views) {
+  std::vector<std::string> replaced, unrecorded;
+  for (std::size_t task = 0; task < views.size(); ++task) {
+    if (!is_missing[task]) continue;
+    const std::vector<std::string>& known = views[task].plan.job_ids;
+    if (views[task].state == TaskState::Queued) replaced.push_back(known.back());
+    const fs::path directory = campaign.directory_of(task);
+    if (campaign.kind_of(task) != CampaignNodeKind::Run || !fs::exists(job_file(directory)))
+      continue;
+    for (const std::string& id : load_job(directory).job_ids)
+      if (std::find(known.begin(), known.end(), id) == known.end()) unrecorded.push_back(id);
+  }
+  kill_jobs(replaced);
+  if (unrecorded.empty()) return;
+  kill_jobs(unrecorded);
+  const auto end = std::chrono::steady_clock::now() + kGone;
+  while (!job_states(unrecorded).empty() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(kLook);
+}
+
 // A command, as a job.
 struct CommandJob {
   JobPaths paths = {};
@@ -186,23 +147,22 @@ CommandJob command_job(const Campaign& campaign, std::size_t task) {
   options.requeue = false;
   const Machine machine = load_machine(request.machine);
   CommandJob job{.paths = {.run_dir = fs::absolute(campaign.directory_of(task)).string(),
-                           .program = own_program(),
+                           .program = own_program().string(),
                            .working_directory = campaign.snapshot.working_directory}};
   const JobDescription description = describe_job(machine, options, job.paths);
   if (description.chain > 1)
     user_error("node {}: launch.time is more than a job of {} may take", campaign.name_of(task),
                machine.name);
-  job.script = command_script(
-      machine, options, job.paths, description,
-      {own_program(), "campaign", fs::absolute(campaign.directory()).lexically_normal().string(),
-       "--perform", campaign.name_of(task)});
+  job.script = command_script(machine, options, job.paths, description,
+                              {own_program().string(), "campaign",
+                               fs::absolute(campaign.directory()).lexically_normal().string(),
+                               "--perform", campaign.name_of(task)});
   return job;
 }
 
 std::string submit_command(const CommandJob& job, const std::vector<std::string>& options) {
   const fs::path launch = fs::path(job.paths.run_dir) / "launch";
   fs::create_directories(launch);
-  fs::remove(launch / "exit_code");
   write_file_atomically(launch / "job.sh", job.script);
   return submit_job(launch / "job.sh", options);
 }
@@ -245,16 +205,17 @@ std::string refusal(const Campaign& campaign, std::size_t task, TaskViews& views
   return over_budget(campaign, task, views[task].plan.gpu_hours, views);
 }
 
+void check_not_failed(const Campaign& campaign, const std::string& name) {
+  const TaskProgress progress = load_progress(campaign.directory(), name);
+  if (progress.failed) failure("{} does not begin: {}", name, progress.refused);
+}
+
 std::size_t admit_task(const Campaign& campaign, const std::string& name) {
   const std::size_t task = campaign.graph.named(name).front();
   check_own_job(campaign.directory(), name);
+  check_not_failed(campaign, name);
   TaskViews views = look_at_tasks(campaign.graph);
-  std::string why;
-  try {
-    why = refusal(campaign, task, views);
-  } catch (const UserError& error) {  // of a choice
-    why = error.what();
-  }
+  const std::string why = refusal(campaign, task, views);
   TaskProgress progress = load_progress(campaign.directory(), name);
   if (progress.refused != why) {
     progress.refused = why;
@@ -266,42 +227,45 @@ std::size_t admit_task(const Campaign& campaign, const std::string& name) {
 
 }  // namespace
 
-int run_campaign_here(const Campaign& campaign, const CampaignPlan& plan, TaskViews views) {
-  std::set<std::size_t> tried;
-  std::optional<std::size_t> awaited;
-  for (;; views = look_at_tasks(campaign.graph)) {
-    if (fs::exists(campaign_stop_file(campaign.directory()))) return exit_code::kStopped;
-    if (const auto active = active_task(views)) {
-      if (active != awaited) log_note("waits for {}, which still runs", campaign.name_of(*active));
-      awaited = active;
-      std::this_thread::sleep_for(kLook);
-      continue;
-    }
-    make_choices(campaign, views);
-    const auto task = next_task(campaign, views, tried);
-    if (!task) return end_of_campaign(campaign, views);
-    const std::string over =
-        over_budget(campaign, *task, plan.tasks[*task].forecast.most_gpu_hours(), views);
-    if (!over.empty())
-      user_error("{} was not started because of {}", campaign.name_of(*task), over);
-    tried.insert(*task);
-    const int code = start_here(campaign, *task, plan);
-    if (code == exit_code::kStopped) return code;
-    if (code != exit_code::kFinished)
-      log_warning("{} ended with exit code {}", campaign.name_of(*task), code);
-  }
+TaskPlan record_of(const Campaign& campaign, std::size_t task, const CampaignPlan& plan) {
+  TaskPlan record = load_plan(campaign.directory(), campaign.name_of(task));
+  record.fingerprint = campaign.fingerprint(task);
+  record.gpus = plan.tasks[task].gpus;
+  record.gpu_hours = plan.tasks[task].forecast.most_gpu_hours();
+  return record;
 }
 
-void submit_campaign(const Campaign& campaign, const CampaignPlan& plan, const TaskViews& views) {
+bool can_begin(TaskState state) {
+  return state == TaskState::Waiting || state == TaskState::Stopped;
+}
+
+fs::path begin_command(const Campaign& campaign, std::size_t task) {
+  const fs::path directory = campaign.directory_of(task);
+  const std::string& name = campaign.name_of(task);
+  TaskProgress progress = load_progress(campaign.directory(), name);
+  progress.spent_s = command_seconds(directory, progress, false);
+  progress.began_s = 0;
+  save_progress(campaign.directory(), name, progress);  // before the files that say it are removed
+  clear_command(directory);
+  write_command(campaign, task);
+  progress.began_s = unix_time_s();
+  save_progress(campaign.directory(), name, progress);
+  return command_script_of(directory);
+}
+
+int end_command(const Campaign& campaign, std::size_t task, int code) {
+  if (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP)
+    return exit_code::kStopped;
+  if (code != exit_code::kFinished) show_end_of_output(campaign.directory_of(task));
+  return code;
+}
+
+int submit_campaign(const Campaign& campaign, const CampaignPlan& plan, const TaskViews& views) {
   require_slurm();
   std::vector<PreparedRuns> runs(views.size());
   std::vector<CommandJob> commands(views.size());
   const std::vector<bool> is_missing = tasks_to_submit(campaign, views);
-  std::vector<std::string> replaced;
-  for (std::size_t task = 0; task < views.size(); ++task)
-    if (is_missing[task] && views[task].state == TaskState::Queued)
-      replaced.push_back(views[task].plan.job_ids.back());
-  kill_jobs(replaced);
+  remove_replaced_jobs(campaign, is_missing, views);
   for (std::size_t task = 0; task < views.size(); ++task) {
     if (!is_missing[task]) continue;
     if (campaign.kind_of(task) == CampaignNodeKind::Command) {
@@ -314,10 +278,16 @@ void submit_campaign(const Campaign& campaign, const CampaignPlan& plan, const T
     check_partitions(runs[task].list);
   }
   std::vector<std::string> jobs(views.size());  // that a follower waits for
+  std::vector<std::string> submitted;
   for (std::size_t task = 0; task < views.size(); ++task) {
     if (views[task].active() && !is_missing[task] && !views[task].plan.job_ids.empty())
       jobs[task] = views[task].plan.job_ids.back();
     if (!is_missing[task]) continue;
+    if (fs::exists(campaign_stop_file(campaign.directory()))) {
+      kill_jobs(submitted);
+      log_note("--cancel was given meanwhile: what was submitted is cancelled");
+      return exit_code::kStopped;
+    }
     std::set<std::string> ids;
     add_needed_jobs(campaign, task, jobs, ids);
     const std::vector<std::string> options = dependency_option(ids);
@@ -330,20 +300,28 @@ void submit_campaign(const Campaign& campaign, const CampaignPlan& plan, const T
     save_record_of(campaign, task, record);
     fmt::print("submitted job {}: {}{}\n", jobs[task], campaign.name_of(task),
                ids.empty() ? "" : fmt::format(" (after {})", fmt::join(ids, ", ")));
+    submitted.push_back(jobs[task]);
   }
+  return exit_code::kFinished;
 }
 
 void enter_task(const fs::path& directory, const std::string& name) {
   const Campaign campaign = started_campaign(directory);
   const std::size_t task = admit_task(campaign, name);
-  PreparedRuns runs = prepare_task(campaign, task, PrepareFor::InJob, campaign.choices());
-  const PreparedRun& run = runs.list.front();
-  write_config_file(run.job.config, run.config);
+  try {
+    PreparedRuns runs = prepare_task(campaign, task, PrepareFor::InJob, campaign.choices());
+    const PreparedRun& run = runs.list.front();
+    write_config_file(run.job.config, run.config);
+  } catch (const UserError& error) {  // nobody else would show it
+    fail_task(campaign, task, error.what());
+    throw;
+  }
 }
 
 int perform_task(const fs::path& directory, const std::string& name) {
   const Campaign campaign = started_campaign(directory);
-  return run_command(campaign, admit_task(campaign, name));
+  const std::size_t task = admit_task(campaign, name);
+  return end_command(campaign, task, run_script(begin_command(campaign, task)));
 }
 
 }  // namespace kintsugi

@@ -242,7 +242,7 @@ CampaignPlan plan_campaign(const Campaign& campaign, const std::vector<TaskView>
   plan.tasks.resize(views.size());
   for (std::size_t task = 0; task < views.size(); ++task) {
     PlannedTask& planned = plan.tasks[task];
-    planned.open = !views[task].ended();
+    planned.open = !views[task].ended() && !views[task].broken();
     if (!planned.open) continue;
     if (campaign.kind_of(task) == CampaignNodeKind::Run)
       plan_run_or_note(campaign, task, planned);
@@ -293,14 +293,14 @@ std::string plan_text(const Campaign& campaign, const CampaignPlan& plan,
         plan.kwh_of.empty() ? "" : fmt::format("{:.3g} kWh of the {}, ", plan.kwh, plan.kwh_of),
         plan.days);
   if (!unknown.empty()) text += fmt::format("Not predicted: {}.\n", fmt::join(unknown, ", "));
-  return text + budget_text(campaign, spent_gpu_hours(views)) + ".\n";
+  return text + budget_text(campaign, spent_gpu_hours(campaign.graph, views)) + ".\n";
 }
 
 std::string over_budget(const Campaign& campaign, std::size_t task, double most_gpu_hours,
                         const std::vector<TaskView>& views) {
   const double limit = campaign.snapshot.max_gpu_hours;
   if (limit <= 0) return "";
-  double needed = spent_gpu_hours(views);
+  double needed = spent_gpu_hours(campaign.graph, views);
   for (std::size_t other = 0; other < views.size(); ++other)  // what others still need
     if (other != task && views[other].state == TaskState::Running)
       needed += std::max(0.0, views[other].plan.gpu_hours - views[other].gpu_hours);
@@ -312,7 +312,8 @@ std::string over_budget(const Campaign& campaign, std::size_t task, double most_
 
 void check_budget(const Campaign& campaign, const CampaignPlan& plan,
                   const std::vector<TaskView>& views) {
-  const double limit = campaign.snapshot.max_gpu_hours, spent = spent_gpu_hours(views);
+  const double limit = campaign.snapshot.max_gpu_hours,
+               spent = spent_gpu_hours(campaign.graph, views);
   if (limit > 0 && spent + plan.most_gpu_hours > limit)
     user_error(
         "the campaign needs up to {:.3g} GPU-hours, and {:.3g} were spent, but the limit is "

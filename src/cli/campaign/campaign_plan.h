@@ -8,9 +8,9 @@
 
 namespace kintsugi {
 
-// What a task that has not ended will need.
+// What a task will need.
 struct PlannedTask {
-  bool open = false;  // it has not ended
+  bool open = false;  // it has neither ended nor failed
   TaskForecast forecast = {};
   std::int64_t gpus = 0;  // that it uses, or ranks
   // Of a run that could be checked:
@@ -26,7 +26,7 @@ struct CampaignPlan {
   double days = 0;          // of the longest path; on this machine: of all
 };
 
-// Checks every task that has not ended as kintsugi launch does, with every run that `best` may
+// Checks every open task as kintsugi launch does, with every run that `best` may
 // choose, and predicts what it needs. UserError for the first mistake.
 CampaignPlan plan_campaign(const Campaign& campaign, const std::vector<TaskView>& views);
 

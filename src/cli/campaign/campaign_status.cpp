@@ -87,7 +87,8 @@ void add_rows(const Campaign& campaign, const TaskViews& views, Table& table) {
 }
 
 std::string sums_text(const Campaign& campaign, const TaskViews& views) {
-  const double spent = spent_gpu_hours(views), limit = campaign.snapshot.max_gpu_hours;
+  const double spent = spent_gpu_hours(campaign.graph, views),
+               limit = campaign.snapshot.max_gpu_hours;
   std::string text = fmt::format("spent {:.3g} GPU-hours", spent);
   if (limit > 0)
     text += fmt::format(" of {:.6g}, {:.3g} left", limit, std::max(0.0, limit - spent));
@@ -123,10 +124,37 @@ void set_aside(const Campaign& campaign, std::size_t task, const TaskView& view)
     save_plan(campaign.directory(), name, {.earlier_gpu_hours = view.gpu_hours});
 }
 
-void continue_task(const Campaign& campaign, std::size_t task, TaskPlan plan) {
-  fs::remove(campaign.directory_of(task) / "launch/exit_code");
-  plan.fingerprint.clear();
-  save_plan(campaign.directory(), campaign.name_of(task), plan);
+void continue_task(const Campaign& campaign, std::size_t task, const TaskView& view) {
+  const fs::path directory = campaign.directory_of(task);
+  TaskProgress progress = view.progress;
+  if (campaign.kind_of(task) == CampaignNodeKind::Command) {
+    progress.spent_s = command_seconds(directory, progress, false);
+    progress.began_s = 0;
+  }
+  progress.failed = false;
+  progress.refused.clear();
+  save_progress(campaign.directory(), campaign.name_of(task), progress);
+  fs::remove(directory / "launch/exit_code");
+}
+
+void check_idle(const Campaign& campaign, std::size_t task, const TaskView& view) {
+  if (view.active())
+    user_error("{} is {}: wait for it, or give --cancel first", campaign.name_of(task),
+               to_string(view.state));
+}
+
+// Those of NODE or NODE/JOB that were removed from the file.
+void set_removed_aside(const Campaign& campaign, const std::string& name) {
+  std::vector<std::string> removed = removed_tasks(campaign.graph);
+  std::erase_if(
+      removed, [&](const std::string& one) { return one != name && !one.starts_with(name + "/"); });
+  if (removed.empty()) return;
+  const Campaign before = started_campaign(campaign.directory());
+  const TaskViews views = look_at_tasks(before.graph);
+  for (const std::string& one : removed)
+    check_idle(before, before.graph.named(one).front(), views[before.graph.named(one).front()]);
+  for (const std::string& one : removed)
+    set_aside(before, before.graph.named(one).front(), views[before.graph.named(one).front()]);
 }
 
 }  // namespace
@@ -172,22 +200,38 @@ void cancel_campaign(const Campaign& campaign, const TaskViews& views) {
     user_error("nothing of {} runs: there is nothing to cancel", campaign.directory().string());
 }
 
+std::vector<std::size_t> tasks_of_retry(const Campaign& campaign,
+                                        const std::vector<std::string>& names) {
+  std::vector<std::size_t> tasks;
+  for (const std::string& name : names) {
+    const std::vector<std::string> removed = removed_tasks(campaign.graph);
+    const bool gone = std::any_of(removed.begin(), removed.end(), [&](const std::string& one) {
+      return one == name || one.starts_with(name + "/");
+    });
+    if (gone && campaign.graph.tasks_of(name).empty()) continue;
+    for (const std::size_t task : campaign.graph.named(name)) tasks.push_back(task);
+  }
+  return tasks;
+}
+
 void retry_tasks(const Campaign& campaign, const std::vector<std::string>& names,
                  const TaskViews& views) {
   std::set<std::size_t> again, aside;
-  for (const std::string& name : names)
-    for (const std::size_t task : campaign.graph.named(name))
-      (views[task].state == TaskState::Failed || views[task].state == TaskState::Stopped ? again
-                                                                                         : aside)
-          .insert(task);
-  std::vector<std::size_t> all(aside.begin(), aside.end());
-  for (const std::size_t task : campaign.graph.followers(all)) aside.insert(task);
+  for (const std::size_t task : tasks_of_retry(campaign, names)) {
+    const TaskState state = views[task].state;
+    const bool unfinished = state == TaskState::Failed || state == TaskState::Stopped;
+    (unfinished && !is_edited(campaign, task, views[task]) ? again : aside).insert(task);
+  }
   for (const auto& tasks : {again, aside})
-    for (const std::size_t task : tasks)
-      if (views[task].active())
-        user_error("{} is {}: wait for it, or give --cancel first", campaign.name_of(task),
-                   to_string(views[task].state));
-  for (const std::size_t task : again) continue_task(campaign, task, views[task].plan);
+    for (const std::size_t task : tasks) check_idle(campaign, task, views[task]);
+  const std::vector<std::size_t> all(aside.begin(), aside.end());
+  for (const std::size_t task : campaign.graph.followers(all)) {
+    check_idle(campaign, task, views[task]);
+    if (views[task].state != TaskState::Waiting && views[task].state != TaskState::Blocked)
+      aside.insert(task);
+  }
+  for (const std::string& name : names) set_removed_aside(campaign, name);
+  for (const std::size_t task : again) continue_task(campaign, task, views[task]);
   for (const std::size_t task : aside) set_aside(campaign, task, views[task]);
 }
 

@@ -15,6 +15,7 @@
 #include "cli/launch/submit.h"
 #include "cli/launch/watch.h"
 #include "cli/options.h"
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -189,7 +190,7 @@ void launch_accept(LaunchArguments& arguments) {
   if (options.name.empty()) options.name = "accept";
   options.time_s = arguments.time.empty() ? kAcceptJob_s : parse_duration_s(arguments.time);
   const JobPaths paths{.run_dir = trials.string(),
-                       .program = fs::read_symlink("/proc/self/exe").string(),
+                       .program = own_program().string(),
                        .working_directory = fs::current_path().string()};
   const std::optional<Topology> topology = topology_given(request);
   const JobDescription job = describe_job(machine, options, paths, topology);

@@ -150,7 +150,7 @@ JobPaths paths_for(const RunConfig& run) {
   fs::path directory = fs::absolute(run.run.dir).lexically_normal();
   if (!directory.has_filename()) directory = directory.parent_path();
   return {.run_dir = directory.string(),
-          .program = fs::read_symlink("/proc/self/exe").string(),
+          .program = own_program().string(),
           .working_directory = fs::current_path().string()};
 }
 

@@ -1,7 +1,9 @@
 #include "cli/launch/submit.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 
 #include "core/error.h"
@@ -120,16 +122,29 @@ void submit_runs(std::vector<PreparedRun>& runs, const std::vector<std::string>&
   for (PreparedRun& run : runs) run.lock.reset();  // for its supervisor, which waits for it
 }
 
+fs::path write_local_run(PreparedRun& run) {
+  NewFiles files;
+  write_job(run, files);
+  clear_ends(run.job.run_dir);
+  files.keep();
+  run.lock->pass_on();
+  return run.job.directory() / "job.sh";
+}
+
+void end_pass_on() {
+  constexpr const char* kDescriptor = "KINTSUGI_LAUNCH_LOCK";  // of RunLock::pass_on
+  const char* const number = std::getenv(kDescriptor);
+  if (number == nullptr) return;
+  ::fcntl(std::atoi(number), F_SETFD, FD_CLOEXEC);
+  ::unsetenv(kDescriptor);
+}
+
 int run_locally(std::vector<PreparedRun>& runs) {
   int worst = exit_code::kFinished;
   for (PreparedRun& run : runs) {
-    NewFiles files;
-    write_job(run, files);
-    clear_ends(run.job.run_dir);
-    files.keep();
+    const fs::path script = write_local_run(run);
     if (!run.cell.empty()) log_note("cell {} in {}", run.cell, run.job.run_dir);
-    run.lock->pass_on();
-    const int code = run_script(run.job.directory() / "job.sh");
+    const int code = run_script(script);
     run.lock.reset();
     if (code != exit_code::kFinished) worst = runs.size() == 1 ? code : exit_code::kFailure;
     if (code == exit_code::kStopped) return code;  // the user stops all of them

@@ -11,6 +11,7 @@
 #include "cli/plan/output.h"
 #include "cli/plan/simulator.h"
 #include "cli/train/dry_run.h"
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
@@ -305,9 +306,7 @@ std::int64_t count_of(const char* option, const std::string& text) {
 
 void plan_search(PlanSearchOptions options) {
   const Machine machine = checked_machine(options);
-  const std::string simulator =
-      options.simulate.empty() ? ""
-                               : find_simulator(std::filesystem::read_symlink("/proc/self/exe"));
+  const std::string simulator = options.simulate.empty() ? "" : find_simulator(own_program());
   const PlanJob open = job_of(options);
   refuse_expert_options(options, open.model, options.model);
   const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "comm/supervisor_link.h"
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
@@ -36,7 +37,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::string this_program() { return fs::read_symlink("/proc/self/exe").string(); }
+std::string this_program() { return own_program().string(); }
 
 // The value of a variable in the environment of a process; empty: it has none, or is another
 // user's.

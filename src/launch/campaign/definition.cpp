@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -12,6 +14,7 @@
 #include "core/yaml_reader.h"
 #include "launch/campaign/map_reader.h"
 #include "launch/campaign/sweep.h"
+#include "launch/job_script.h"
 #include "launch/matrix.h"
 
 namespace kintsugi {
@@ -69,6 +72,8 @@ void read_set(MapReader& reader, CampaignNode& node) {
 void read_steps(MapReader& reader, std::vector<std::int64_t>& steps) {
   const auto list = reader.list("at");
   if (!list) return;
+  if (list->size() > kMostSweepPoints)
+    reader.complain("at", fmt::format("more than {} steps", kMostSweepPoints));
   for (const std::string& text : *list) {
     const std::int64_t step = reader.parse("at", [&] { return parse_count(text); });
     if (step < 1 || step > kMostSteps) reader.complain("at", fmt::format("{} is no step", step));
@@ -140,9 +145,47 @@ CampaignNode read_node(const std::string& name, MapReader reader, const Campaign
   return node;
 }
 
+// What bash is within at a position: 'p' nothing (or a $(…) or subshell), 's' single, 'd' double
+// quotes.
+char quotes_at(const std::string& command, std::size_t at) {
+  std::string inside = "p";
+  for (std::size_t i = 0; i < at; ++i) {
+    const char c = command[i];
+    const char top = inside.back();
+    if (top == 's') {
+      if (c == '\'') inside.pop_back();
+    } else if (c == '\\') {
+      ++i;
+    } else if (top == 'd') {
+      if (c == '"') inside.pop_back();
+      if (c == '$' && i + 1 < at && command[i + 1] == '(') inside += 'p', ++i;
+    } else if (c == '\'' || c == '"' || c == '(') {
+      inside += c == '(' ? 'p' : c == '"' ? 'd' : 's';
+    } else if (c == ')' && inside.size() > 1) {
+      inside.pop_back();
+    } else if (c == '#' && (i == 0 || std::isspace(static_cast<unsigned char>(command[i - 1])))) {
+      i = std::min(command.find('\n', i), at);  // a comment
+    }
+  }
+  return inside.back();
+}
+
 }  // namespace
 
-namespace detail {
+std::string quoted_at(const std::string& command, std::size_t at, const std::string& value) {
+  const char quotes = quotes_at(command, at);
+  if (quotes == 'p') return shell_quoted(value);
+  std::string text;
+  for (const char c : value) {
+    if (quotes == 's' && c == '\'') {
+      text += "'\\''";
+      continue;
+    }
+    if (quotes == 'd' && std::string_view("\\\"$`").find(c) != std::string_view::npos) text += '\\';
+    text += c;
+  }
+  return text;
+}
 
 std::optional<NodeReference> find_reference(const std::string& text, std::size_t from) {
   for (std::size_t begin = from; (begin = text.find('{', begin)) != std::string::npos; ++begin) {
@@ -155,14 +198,10 @@ std::optional<NodeReference> find_reference(const std::string& text, std::size_t
   return {};
 }
 
-}  // namespace detail
-
 std::vector<std::string> node_references(const std::string& text) {
   std::vector<std::string> names;
-  with_references(text, [&](const std::string& name) {
-    names.push_back(name);
-    return std::string();
-  });
+  for (auto found = find_reference(text, 0); found; found = find_reference(text, found->end))
+    names.push_back(found->name);
   return names;
 }
 

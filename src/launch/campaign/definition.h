@@ -66,30 +66,30 @@ inline constexpr std::size_t kMostSweepPoints = 1000;
 CampaignDefinition parse_campaign(const std::string& text, const std::string& source);
 
 // {NAME} in a command or in a value: the directory of another node, or of this one: {self}. Braces
-// with other content are left alone, as is ${NAME}.
-std::vector<std::string> node_references(const std::string& text);
-template <class Replace>
-std::string with_references(const std::string& text, Replace&& replace);
-
-namespace detail {
-
+// with other content, and ${NAME}, are never found.
 struct NodeReference {
   std::size_t begin = 0, end = 0;  // in the text, with its braces
   std::string name = {};
 };
 std::optional<NodeReference> find_reference(const std::string& text, std::size_t from);
+std::vector<std::string> node_references(const std::string& text);
 
-}  // namespace detail
-
+// `replace`: returns the text instead of a NodeReference, or nothing to leave it as it is.
 template <class Replace>
 std::string with_references(const std::string& text, Replace&& replace) {
   std::string result;
   std::size_t at = 0;
-  while (const auto found = detail::find_reference(text, at)) {
-    result += text.substr(at, found->begin - at) + replace(found->name);
+  while (const auto found = find_reference(text, at)) {
+    const std::optional<std::string> value = replace(*found);
+    result += text.substr(at, found->begin - at);
+    result += value ? *value : text.substr(found->begin, found->end - found->begin);
     at = found->end;
   }
   return result + text.substr(at);
 }
+
+// A value for the position `at` of a command, so that bash reads it as one word there: within
+// quotes, in a $(…) within quotes, or outside.
+std::string quoted_at(const std::string& command, std::size_t at, const std::string& value);
 
 }  // namespace kintsugi

@@ -14,26 +14,58 @@ namespace {
 
 constexpr std::size_t kMostTasks = 2000;
 
-void add_reference(const std::string& text, std::vector<std::string>& names) {
-  for (const std::string& name : node_references(text))
-    if (name != "self") names.push_back(name.substr(0, name.find('/')));
+std::string node_name_of(const std::string& reference) {
+  return reference.substr(0, reference.find('/'));
+}
+
+bool is_node(const CampaignDefinition& definition, const std::string& name) {
+  return std::any_of(definition.nodes.begin(), definition.nodes.end(),
+                     [&](const CampaignNode& node) { return node.name == name; });
+}
+
+// What is in braces in a node, nodes or not.
+std::vector<std::string> references_of(const CampaignNode& node) {
+  std::vector<std::string> names = node_references(node.command);
+  const auto add = [&](const std::string& text) {
+    for (std::string& name : node_references(text)) names.push_back(std::move(name));
+  };
+  for (const std::string& text : node.set) add(text);
+  for (const CampaignPoint& point : node.points)
+    for (const std::string& text : point.overrides) add(text);
+  return names;
 }
 
 // The nodes that a node names, in its keys and in braces.
-std::vector<std::string> needed_nodes(const CampaignNode& node) {
+std::vector<std::string> needed_nodes(const CampaignDefinition& definition,
+                                      const CampaignNode& node) {
   std::vector<std::string> names = node.after;
   for (const std::string& name : {node.like, node.from, node.of})
     if (!name.empty()) names.push_back(name);
-  add_reference(node.command, names);
-  for (const std::string& text : node.set) add_reference(text, names);
-  for (const CampaignPoint& point : node.points)
-    for (const std::string& text : point.overrides) add_reference(text, names);
+  for (const std::string& name : references_of(node))
+    if (is_node(definition, node_name_of(name))) names.push_back(node_name_of(name));
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 
 }  // namespace
+
+bool is_reference(const CampaignDefinition& definition, const std::string& name) {
+  return name == "self" || is_node(definition, node_name_of(name));
+}
+
+std::vector<std::string> likely_typos(const CampaignDefinition& definition) {
+  std::vector<std::string> names, typos;
+  for (const CampaignNode& node : definition.nodes) names.push_back(node.name);
+  for (const CampaignNode& node : definition.nodes)
+    for (const std::string& name : references_of(node)) {
+      if (is_reference(definition, name)) continue;
+      if (const std::string near = nearest_word(node_name_of(name), names); !near.empty())
+        typos.push_back(fmt::format("{}: node {}: {{{}}} (did you mean '{}'?)", node.where,
+                                    node.name, name, near));
+    }
+  return typos;
+}
 
 CampaignGraph::CampaignGraph(CampaignDefinition definition) : definition_(std::move(definition)) {
   check_names();
@@ -51,7 +83,7 @@ void CampaignGraph::check_names() const {
   std::vector<std::string> names;
   for (const CampaignNode& node : definition_.nodes) names.push_back(node.name);
   for (const CampaignNode& node : definition_.nodes)
-    for (const std::string& name : needed_nodes(node)) {
+    for (const std::string& name : needed_nodes(definition_, node)) {
       if (std::find(names.begin(), names.end(), name) != names.end()) continue;
       const std::string near = nearest_word(name, names);
       user_error("{}: node {}: there is no node '{}'{}", node.where, node.name, name,
@@ -62,7 +94,7 @@ void CampaignGraph::check_names() const {
 // {cool/step-40}; nodes were checked before.
 void CampaignGraph::check_references(const CampaignNode& node) const {
   for (const std::string& name : node_references(node.command)) try {
-      if (name != "self") named(name);
+      if (name != "self" && is_reference(definition_, name)) named(name);
     } catch (const UserError& error) {
       user_error("{}: node {}: {}", node.where, node.name, error.what());
     }
@@ -80,12 +112,16 @@ void CampaignGraph::check_kinds() const {
       if (kind == CampaignNodeKind::Command) refuse(key, name, "a command");
       if (kind == CampaignNodeKind::Best && key == std::string("of")) refuse(key, name, "a choice");
     }
-    for (const std::string& text : node.set)
-      if (text.starts_with("model") && !node_references(text).empty())
+    for (const std::string& text : node.set) {
+      const std::vector<std::string> names = node_references(text);
+      if (text.starts_with("model") &&
+          std::any_of(names.begin(), names.end(),
+                      [&](const std::string& name) { return is_reference(definition_, name); }))
         user_error(
             "{}: node {}: {}: a model that another node makes is not known beforehand; "
             "use from",
             node.where, node.name, text);
+    }
   }
 }
 
@@ -104,7 +140,7 @@ std::vector<std::size_t> CampaignGraph::order() const {
                  fmt::join(begin, path.end(), " needs "));
     }
     state[at] = 1;
-    for (const std::string& name : needed_nodes(node))
+    for (const std::string& name : needed_nodes(definition_, node))
       visit(static_cast<std::size_t>(&this->node(name) - definition_.nodes.data()));
     state[at] = 2;
     path.pop_back();
@@ -116,8 +152,13 @@ std::vector<std::size_t> CampaignGraph::order() const {
 
 void CampaignGraph::add_tasks(std::size_t number) {
   const CampaignNode& node = definition_.nodes[number];
+  const std::size_t count =
+      std::max<std::size_t>(1, node.points.size()) * std::max<std::size_t>(1, node.at.size());
+  if (tasks_.size() + count > kMostTasks)  // before they need memory
+    user_error("{}: node {}: the campaign has more than {} jobs", node.where, node.name,
+               kMostTasks);
   CampaignTask task{.name = node.name, .node = number, .overrides = node.set};
-  for (const std::string& name : needed_nodes(node))
+  for (const std::string& name : needed_nodes(definition_, node))
     for (const std::size_t needed : tasks_of(name)) task.needs.push_back(needed);
   std::vector<CampaignTask> added = {task};
   if (!node.points.empty()) {
@@ -139,8 +180,6 @@ void CampaignGraph::add_tasks(std::size_t number) {
       }
   }
   tasks_.insert(tasks_.end(), added.begin(), added.end());
-  if (tasks_.size() > kMostTasks)
-    user_error("{}: the campaign has more than {} jobs", definition_.source, kMostTasks);
 }
 
 const CampaignNode& CampaignGraph::node(const std::string& name) const {

@@ -10,6 +10,11 @@
 
 namespace kintsugi {
 
+// Whether {NAME} stands for directories: of a node (of one of its jobs: NODE/JOB), or self.
+bool is_reference(const CampaignDefinition& definition, const std::string& name);
+// {NAME} that may be a typo in the name of a node: "{lnog} (did you mean 'long'?)", with its place.
+std::vector<std::string> likely_typos(const CampaignDefinition& definition);
+
 // One job of a campaign: a run, a command or a choice.
 struct CampaignTask {
   std::string name = {};                    // "long", "sweep/lr-1e-3", "cool/step-800"

@@ -1,6 +1,8 @@
 #include "launch/campaign/record.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -65,6 +67,11 @@ class RecordReader {
       values[name] = item.get<std::string>();
     }
   }
+  // A key that older programs did not write.
+  template <class T>
+  void later(const char* key, T& value) {
+    if (json_.contains(key)) (*this)(key, value);
+  }
   [[noreturn]] void wrong(const char* key) const { user_error("{} is damaged: {}", source_, key); }
 
  private:
@@ -80,6 +87,10 @@ struct RecordWriter {
   void operator()(const char* key, T& value) {
     json[key] = value;
   }
+  template <class T>
+  void later(const char* key, T& value) {
+    json[key] = value;
+  }
 };
 
 template <class V>
@@ -88,6 +99,7 @@ void describe_record(V& v, CampaignSnapshot& s) {
   v("working_directory", s.working_directory);
   v("local", s.local);
   v("max_gpu_hours", s.max_gpu_hours);
+  v.later("given_gpu_hours", s.given_gpu_hours);
   v("text", s.text);
   v("configs", s.configs);
 }
@@ -104,7 +116,9 @@ void describe_record(V& v, TaskProgress& p) {
   v("refused", p.refused);
   v("began_s", p.began_s);
   v("spent_s", p.spent_s);
+  v.later("failed", p.failed);
   v("chosen", p.chosen);
+  v.later("chosen_by", p.chosen_by);
   v("value", p.value);
 }
 
@@ -193,6 +207,19 @@ void save_progress(const fs::path& directory, const std::string& task,
                    const TaskProgress& progress) {
   save_record(record_file(directory, task, kProgress), to_json(progress));
 }
+std::vector<std::string> planned_tasks(const fs::path& directory) {
+  const fs::path folder = campaign_folder(directory) / "tasks";
+  std::vector<std::string> names;
+  if (!fs::exists(folder)) return names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string name = entry.path().lexically_relative(folder).string();
+    if (name.ends_with(kPlan))
+      names.push_back(name.substr(0, name.size() - std::string_view(kPlan).size()));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 void forget_task(const fs::path& directory, const std::string& task) {
   for (const char* kind : {kPlan, kProgress}) fs::remove(record_file(directory, task, kind));
 }

@@ -21,6 +21,7 @@ struct CampaignSnapshot {
   std::string working_directory = {};  // in which its paths are found
   bool local = false;
   double max_gpu_hours = 0;                         // 0: no limit
+  double given_gpu_hours = 0;                       // by --max-gpu-hours, which counts; 0: never
   std::map<std::string, std::string> configs = {};  // text by path
   bool operator==(const CampaignSnapshot&) const = default;
 };
@@ -40,11 +41,13 @@ struct TaskPlan {
 
 // What the task itself has written: its job, or the command that runs it here.
 struct TaskProgress {
-  std::string refused = {};  // why it was not started
-  double began_s = 0;        // of the last start of a command; Unix time
-  double spent_s = 0;        // of its earlier starts
-  std::string chosen = {};   // by `best`: the name of a task
-  double value = 0;          // its metric
+  std::string refused = {};    // why it was not started
+  double began_s = 0;          // of the last start of a command; Unix time
+  double spent_s = 0;          // of its earlier starts
+  bool failed = false;         // it was refused because of a mistake: until --retry
+  std::string chosen = {};     // by `best`: the name of a task
+  std::string chosen_by = {};  // fingerprint of this `best`; empty: of an older program
+  double value = 0;            // its metric
   bool operator==(const TaskProgress&) const = default;
 };
 
@@ -64,5 +67,7 @@ TaskProgress load_progress(const std::filesystem::path& directory, const std::st
 void save_progress(const std::filesystem::path& directory, const std::string& task,
                    const TaskProgress& progress);
 void forget_task(const std::filesystem::path& directory, const std::string& task);
+// The names of all tasks that have a plan, also those that are in no file any more.
+std::vector<std::string> planned_tasks(const std::filesystem::path& directory);
 
 }  // namespace kintsugi

@@ -31,36 +31,27 @@ constexpr std::size_t kMostMetricBytes = 4 << 20;
 constexpr std::size_t kMostStateBytes = 1 << 16;
 constexpr double kHour_s = 3600;
 
-double time_of(const std::string& utc) {
-  std::tm parts{};
-  if (strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts) == nullptr) return 0;
-  return static_cast<double>(timegm(&parts));
-}
-
 double now_s() { return static_cast<double>(std::time(nullptr)); }
 
-// Node-hours of the attempts of a run, times the ranks of a node.
-double run_gpu_hours(const fs::path& run_dir, const RunStatus& status, bool running) {
+// Node-hours of the attempts of a run, times the ranks of a node. An attempt that goes on counts
+// until now: not one that is older than the job which runs, because that job was requeued.
+double run_gpu_hours(const fs::path& run_dir, const TaskView& view, bool here) {
+  constexpr double kRounding_s = 2;  // of Slurm's times
   if (!fs::exists(job_file(run_dir))) return 0;
   const JobDescription job = load_job(run_dir);
-  double node_s = 0, last_s = 0;
+  double node_s = 0;
+  const auto add = [&](double began_s, double ended_s, std::int64_t nodes) {
+    node_s += std::max(0.0, ended_s - began_s) * static_cast<double>(nodes + job.spare_nodes);
+  };
   for (const std::string& line :
-       read_tail(resolved(run_dir) / "launch/attempts.jsonl", kMostAttemptBytes).lines) {
-    const auto json = parse_untrusted_json(line);
-    if (!json) continue;
-    const double began = number_at(*json, "began").value_or(0),
-                 ended = number_at(*json, "ended").value_or(0);
-    const auto nodes = static_cast<double>(count_at(*json, "nodes") + job.spare_nodes);
-    node_s += std::max(0.0, ended - began) * nodes;
-    last_s = std::max(last_s, ended);
-  }
-  // The attempt that is under way, or whose supervisor was killed.
-  const auto supervisor =
-      read_json_object(resolved(run_dir) / "launch/supervisor.json", kMostStateBytes);
-  const double began = number_at(supervisor, "began").value_or(0);
-  if (began > last_s) {
-    const double end = running ? now_s() : time_of(status.updated);
-    node_s += std::max(0.0, end - began) * static_cast<double>(job.nodes + job.spare_nodes);
+       read_tail(resolved(run_dir) / "launch/attempts.jsonl", kMostAttemptBytes).lines)
+    if (const auto json = parse_untrusted_json(line))
+      add(number_at(*json, "began").value_or(0), number_at(*json, "ended").value_or(0),
+          count_at(*json, "nodes"));
+  if (const OpenAttempt open = open_attempt(run_dir); open.began_s > 0) {
+    const bool in_job = view.job_began_s > 0 && open.began_s + kRounding_s >= view.job_began_s;
+    add(open.began_s, here || in_job ? now_s() : open.seen_s,
+        open.nodes > 0 ? open.nodes : job.nodes);
   }
   return node_s / kHour_s * static_cast<double>(job.ranks_per_node);
 }
@@ -114,7 +105,7 @@ void look_at_run(const fs::path& directory, TaskView& view) {
   else if (!status.state.empty())
     view.state = TaskState::Stopped;
   view.exit_code = status.exit_code;
-  view.gpu_hours = run_gpu_hours(directory, status, here || !view.queue.empty());
+  view.gpu_hours = run_gpu_hours(directory, view, here);
   SummaryReader summary(directory);
   summary.refresh(this_machine());
   view.joules = summary.summary().energy_j;
@@ -144,10 +135,17 @@ void heed_queue(TaskView& view) {
     view.state = TaskState::Queued;
 }
 
-TaskView look(const CampaignGraph& graph, const CampaignTask& task, const std::string& queue) {
+// The jobs of a task that are in the queue.
+struct QueuedJobs {
+  std::string states = {};
+  double began_s = 0;  // of the one that runs; 0: none does
+};
+
+TaskView look(const CampaignGraph& graph, const CampaignTask& task, const QueuedJobs& queue) {
   TaskView view{.plan = load_plan(graph.directory(), task.name),
                 .progress = load_progress(graph.directory(), task.name),
-                .queue = queue};
+                .queue = queue.states,
+                .job_began_s = queue.began_s};
   const fs::path directory = graph.directory_of(task);
   switch (graph.node_of(task).kind) {
     case CampaignNodeKind::Run:
@@ -161,31 +159,49 @@ TaskView look(const CampaignGraph& graph, const CampaignTask& task, const std::s
       break;
   }
   view.gpu_hours += view.plan.earlier_gpu_hours;
+  if (view.progress.failed && view.state != TaskState::Done) view.state = TaskState::Failed;
   heed_queue(view);
   return view;
 }
 
+double start_of(const SlurmJobState& job) {
+  if (job.state != "RUNNING" && job.state != "COMPLETING") return 0;
+  try {
+    return now_s() - parse_slurm_time(job.elapsed).value_or(0);
+  } catch (const Failure&) {  // Slurm does not know it
+    return now_s();
+  }
+}
+
 // By the id of a job or of its array.
-std::map<std::string, std::string> queue_states(const CampaignGraph& graph) {
+std::map<std::string, QueuedJobs> queued_jobs(const CampaignGraph& graph) {
   std::vector<std::string> ids;
   for (const CampaignTask& task : graph.tasks())
     for (const std::string& id : load_plan(graph.directory(), task.name).job_ids) ids.push_back(id);
-  std::map<std::string, std::string> states;
-  if (ids.empty() || !slurm_is_here()) return states;
+  std::map<std::string, QueuedJobs> jobs;
+  if (ids.empty() || !slurm_is_here()) return jobs;
   for (const SlurmJobState& one : job_states(ids)) {
-    std::string& all = states[one.id.substr(0, one.id.find('_'))];
-    if (all.find(one.state) == std::string::npos) all += (all.empty() ? "" : "+") + one.state;
+    QueuedJobs& all = jobs[one.id.substr(0, one.id.find('_'))];
+    if (all.states.find(one.state) == std::string::npos)
+      all.states += (all.states.empty() ? "" : "+") + one.state;
+    all.began_s = std::max(all.began_s, start_of(one));
   }
-  return states;
-}
-
-bool is_broken(TaskState state) {
-  return state == TaskState::Failed || state == TaskState::Diverged || state == TaskState::Blocked;
+  return jobs;
 }
 
 // `best` compares what has ended, and goes on without the runs that have diverged.
 bool tolerates(const CampaignGraph& graph, const CampaignTask& task, TaskState need) {
   return need == TaskState::Diverged && graph.node_of(task).kind == CampaignNodeKind::Best;
+}
+
+// Tasks with a plan that are not in the graph.
+std::vector<std::string> planned_outside(const CampaignGraph& graph) {
+  std::vector<std::string> names = planned_tasks(graph.directory());
+  std::erase_if(names, [&](const std::string& name) {
+    return std::any_of(graph.tasks().begin(), graph.tasks().end(),
+                       [&](const CampaignTask& task) { return task.name == name; });
+  });
+  return names;
 }
 
 }  // namespace
@@ -203,28 +219,32 @@ double command_seconds(const fs::path& directory, const TaskProgress& progress, 
   if (progress.began_s <= 0) return progress.spent_s;
   const fs::path launch = resolved(directory) / "launch";
   double end = running ? now_s() : changed_s(launch / "exit_code");
-  if (end <= 0) end = changed_s(launch / "output.txt");  // it was killed
+  if (end <= 0)  // it was killed, or is on another node
+    end = std::max(changed_s(launch / "alive"), changed_s(launch / "output.txt"));
   return progress.spent_s + std::max(0.0, end - progress.began_s);
 }
 
 TaskView look_at_task(const CampaignGraph& graph, std::size_t task) {
-  return look(graph, graph.task(task), "");
+  return look(graph, graph.task(task), {});
 }
 
 std::vector<TaskView> look_at_tasks(const CampaignGraph& graph) {
-  const auto queue = queue_states(graph);
+  const auto queue = queued_jobs(graph);
   std::vector<TaskView> views;
   for (const CampaignTask& task : graph.tasks()) {
-    std::string states;
+    QueuedJobs jobs;
     for (const std::string& id : load_plan(graph.directory(), task.name).job_ids)
-      if (const auto found = queue.find(id); found != queue.end()) states = found->second;
-    TaskView view = look(graph, task, states);
+      if (const auto found = queue.find(id); found != queue.end()) jobs = found->second;
+    TaskView view = look(graph, task, jobs);
     const bool blocked = std::any_of(task.needs.begin(), task.needs.end(), [&](std::size_t need) {
-      return is_broken(views[need].state) && !tolerates(graph, task, views[need].state);
+      return views[need].broken() && !tolerates(graph, task, views[need].state);
     });
     if (blocked && view.state == TaskState::Waiting) view.state = TaskState::Blocked;
     views.push_back(std::move(view));
   }
+  for (const CampaignNode& node : graph.definition().nodes)
+    if (node.kind == CampaignNodeKind::Best)
+      for (const std::size_t task : graph.tasks_of(node.of)) views[task].compared = true;
   return views;
 }
 
@@ -233,16 +253,27 @@ std::string missing_need(const CampaignGraph& graph, std::size_t task,
   for (const std::size_t need : graph.task(task).needs) {
     const TaskState state = views[need].state;
     if (state == TaskState::Done || tolerates(graph, graph.task(task), state)) continue;
-    return fmt::format("needs {}, which {}", graph.task(need).name,
-                       is_broken(state) ? fmt::format("is {}", to_string(state)) : "has not ended");
+    return fmt::format(
+        "needs {}, which {}", graph.task(need).name,
+        views[need].broken() ? fmt::format("is {}", to_string(state)) : "has not ended");
   }
   return "";
 }
 
-double spent_gpu_hours(const std::vector<TaskView>& views) {
+double spent_gpu_hours(const CampaignGraph& graph, const std::vector<TaskView>& views) {
   double sum = 0;
   for (const TaskView& view : views) sum += view.gpu_hours;
+  for (const std::string& name : planned_outside(graph))
+    sum += load_plan(graph.directory(), name).earlier_gpu_hours;
   return sum;
+}
+
+std::vector<std::string> removed_tasks(const CampaignGraph& graph) {
+  std::vector<std::string> names = planned_outside(graph);
+  std::erase_if(names, [&](const std::string& name) {
+    return load_plan(graph.directory(), name).fingerprint.empty();  // its results were put aside
+  });
+  return names;
 }
 
 std::string task_fingerprint(const CampaignGraph& graph, const CampaignTask& task,
@@ -258,6 +289,8 @@ std::string task_fingerprint(const CampaignGraph& graph, const CampaignTask& tas
        {config_text, node.like, node.from, std::to_string(task.at), node.of, node.metric,
         std::to_string(int{node.highest}), node.command})
     add(part);
+  if (node.kind == CampaignNodeKind::Best)
+    for (const std::size_t run : graph.tasks_of(node.of)) add(graph.task(run).name);
   return hex64(hash64(text));
 }
 

@@ -19,7 +19,7 @@ enum class TaskState : std::uint8_t {
   Done,
   Stopped,   // or interrupted: the same command continues it
   Failed,    // until --retry
-  Diverged,  // the same, but `best` goes on without it
+  Diverged,  // a failed run, without which `best` goes on
   Blocked    // one that it needs has failed
 };
 std::string_view to_string(TaskState state);
@@ -32,11 +32,19 @@ struct TaskView {
   TaskProgress progress = {};
   std::optional<int> exit_code = {};
   std::string queue = {};  // states of its jobs in Slurm
+  double job_began_s = 0;  // Unix time, of the job that runs; 0: none does
   double gpu_hours = 0;    // spent
   std::optional<double> joules = {};
+  bool compared = false;  // a `best` chooses from it and others
 
   bool active() const { return state == TaskState::Running || state == TaskState::Queued; }
-  bool ended() const { return state == TaskState::Done || state == TaskState::Diverged; }
+  bool ended() const {
+    return state == TaskState::Done || (state == TaskState::Diverged && compared);
+  }
+  bool broken() const {  // until --retry
+    return state == TaskState::Failed || state == TaskState::Diverged ||
+           state == TaskState::Blocked;
+  }
 };
 
 // All tasks, in the order of the graph. Asks Slurm once if a task has jobs there.
@@ -44,7 +52,7 @@ std::vector<TaskView> look_at_tasks(const CampaignGraph& graph);
 TaskView look_at_task(const CampaignGraph& graph, std::size_t task);  // without Slurm's queue
 
 // The script of a command, which is absolute; it writes `process`, `output.txt` and `exit_code`
-// beside itself.
+// beside itself, and `alive` every few seconds.
 std::filesystem::path command_script_of(const std::filesystem::path& directory);
 // How long a command has run, in all of its starts.
 double command_seconds(const std::filesystem::path& directory, const TaskProgress& progress,
@@ -54,10 +62,14 @@ double command_seconds(const std::filesystem::path& directory, const TaskProgres
 std::string missing_need(const CampaignGraph& graph, std::size_t task,
                          const std::vector<TaskView>& views);
 
-// GPU-hours (rank-hours without GPUs) of all tasks.
-double spent_gpu_hours(const std::vector<TaskView>& views);
+// GPU-hours (rank-hours without GPUs) of all tasks, also of those that are not in the file any
+// more.
+double spent_gpu_hours(const CampaignGraph& graph, const std::vector<TaskView>& views);
+// Tasks that have begun and are not in the graph any more.
+std::vector<std::string> removed_tasks(const CampaignGraph& graph);
 
-// Identifies what a task does; it changes if its definition is edited.
+// Identifies what a task does; it changes if its definition is edited. For a `best`, also if the
+// runs that it compares are others.
 std::string task_fingerprint(const CampaignGraph& graph, const CampaignTask& task,
                              const std::string& config_text);
 

@@ -101,11 +101,15 @@ SetChoices read_list(MapReader& reader, const YAML::Node& list, std::vector<std:
 }
 
 SetChoices combined(const std::vector<SetChoices>& axes, const MapReader& reader) {
+  std::size_t count = 1;
+  for (const SetChoices& axis : axes) {  // before they need memory
+    count *= axis.size();
+    if (count > kMostSweepPoints)
+      reader.complain("", fmt::format("the sweep has more than {} runs", kMostSweepPoints));
+  }
   SetChoices all(1);
   for (const SetChoices& axis : axes) {
     SetChoices more;
-    if (all.size() * axis.size() > kMostSweepPoints)
-      reader.complain("", fmt::format("the sweep has more than {} runs", kMostSweepPoints));
     for (const SetValues& one : all)
       for (const SetValues& other : axis) {
         SetValues both = one;
