@@ -411,12 +411,13 @@ ModelFacts model_facts(const fs::path& directory) {
   try {
     const RunConfig run = parse_saved_config(
         read_run_file(directory / "config.yaml", kCheckedBytes).text, "config.yaml");
-    const ModelSize size = count_parameters(ParameterSet(run.model));
+    const ModelConfig model = run.at_stage(run.stage_count() - 1).model;  // as it ends
+    const ModelSize size = count_parameters(ParameterSet(model));
     facts.parameters = size.total;
     facts.active = size.active;
     facts.trained = size.trained;
-    facts.context = run.model.max_positions;
-    ModelConfig whole = run.model;
+    facts.context = model.max_positions;
+    ModelConfig whole = model;
     whole.lora = {};
     facts.reading_flops_per_token = training_flops_per_token(whole, facts.context).causal() / 3;
     for (std::int64_t i = 0; i < run.stage_count(); ++i) {

@@ -332,8 +332,8 @@ class Form {
       count("trained_parameters", "parameters that were trained", facts.trained);
     const std::string labels = last_.value("model.labels");
     const bool classifies = !labels.empty() && labels != "[]";
-    add(s, "input", "input",
-        fmt::format("text, at most {} tokens", last_.value("model.max_positions")), "config.yaml");
+    const std::string input = fmt::format("text, at most {} tokens", facts.context);
+    add(s, "input", "input", Cell::or_missing(facts.context > 0 ? input : ""), "config.yaml");
     add(s, "output", "output", classifies ? "one of the labels " + labels : std::string("text"),
         "config.yaml");
   }
