@@ -52,6 +52,7 @@ void add_model_merge(CLI::App& model);
 void add_model_merge_adapter(CLI::App& model);
 void add_model_convert(CLI::App& model);
 void add_model_upcycle(CLI::App& model);
+void add_model_import(CLI::App& model);
 void add_model_diff(CLI::App& model);
 void add_model_inspect(CLI::App& model);
 void add_plan_schedule(CLI::App& plan);

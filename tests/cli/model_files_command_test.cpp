@@ -247,5 +247,28 @@ TEST_F(ModelFilesCommand, KeepsTheOldCommands) {
   }
 }
 
+TEST_F(ModelFilesCommand, ImportsACheckpoint) {
+  const std::string data = test_data_directory(),
+                    from = "model import " + data + "/import/dcp-llama --output imported ",
+                    model = "--model " + data + "/llama ";
+  EXPECT_THAT(mistake(from), HasSubstr("--model"));
+  EXPECT_THAT(mistake(from + model + "--format zarr"), HasSubstr("zarr"));
+  EXPECT_THAT(mistake(from + model + "--format megatron"), HasSubstr("mp_rank_"));
+  EXPECT_THAT(mistake(from + model + "--tokenizer a"), HasSubstr("tokenizer"));
+  EXPECT_THAT(mistake(from + "--model llama-8b"), HasSubstr("[67, 32]"));
+  EXPECT_THAT(mistake("model import a --output imported " + model), HasSubstr("no .metadata"));
+  EXPECT_THAT(mistake("model import nothing --output imported " + model),
+              HasSubstr("is no directory"));
+  const Outcome outcome = run_kintsugi(from + model);
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, HasSubstr("optimizer state and the data position are left out"));
+  EXPECT_THAT(mistake(from + model), HasSubstr("--overwrite"));
+  const std::string score = " --token-ids '1 5 9 33 7 64' --threads 1";
+  const Outcome mine = run_kintsugi("eval --checkpoint imported" + score),
+                theirs = run_kintsugi("eval --checkpoint " + data + "/llama" + score);
+  EXPECT_EQ(mine.code, 0) << mine.error;
+  EXPECT_EQ(json::parse(mine.out)["loss"], json::parse(theirs.out)["loss"]);
+}
+
 }  // namespace
 }  // namespace kintsugi

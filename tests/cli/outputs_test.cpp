@@ -1,5 +1,6 @@
 // The rule for outputs, of every command that writes where the user says (docs/outputs.md): what
 // exists is refused without --overwrite, and an input is never replaced.
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include "model/config.h"
@@ -203,8 +204,11 @@ class OutputDirectories : public ProgramTest {
 
 // A tree with a config.json somewhere is not a model.
 TEST_F(OutputDirectories, OnlyAModelIsReplacedByAModel) {
-  for (const char* command : {"model convert a", "model merge a b", "model upcycle a"}) {
-    const std::string to = std::string(command) + " --output project --overwrite";
+  const std::string importing =
+      fmt::format("model import {0}/import/dcp-llama --model {0}/llama", test_data_directory());
+  for (const std::string& command : std::vector<std::string>{"model convert a", "model merge a b",
+                                                             "model upcycle a", importing}) {
+    const std::string to = command + " --output project --overwrite";
     fs::create_directories(directory_ / "project/src");
     directory_.write("project/config.json", "{}");
     directory_.write("project/src/thesis.tex", "years of work");

@@ -1,5 +1,5 @@
 // Mixtures of experts that are made from models without.
-#include "model/files/upcycle.h"
+#include "model/files/merge.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,6 @@
 
 #include "plan/costs/costs.h"
 #include "plan/costs/footprint.h"
-#include "plan/costs/loading.h"
 #include "plan/costs/pipeline_time.h"
 #include "plan/search/planner.h"
 

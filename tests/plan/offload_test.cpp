@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/search/no_layout.h"
 #include "plan/search/search.h"
 #include "support/errors.h"
 

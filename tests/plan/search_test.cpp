@@ -10,7 +10,6 @@
 #include <set>
 
 #include "plan/costs/footprint.h"
-#include "plan/search/no_layout.h"
 #include "plan/search/scaling.h"
 #include "support/errors.h"
 

@@ -16,6 +16,7 @@
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
+#include "model/import/import.h"
 #include "serve/prompts.h"
 #include "support/compress.h"
 #include "support/parser_lists.h"
@@ -61,6 +62,56 @@ FileParser safetensors() {
               for (const std::byte byte : found.bytes()) sum += static_cast<std::uint64_t>(byte);
             }
             if (sum == 1) user_error("sum");  // so that every byte is read
+          }};
+}
+
+// ---- checkpoints of other programs
+
+std::string import_fixture(const std::string& file) {
+  return content_of(fs::path(test_data_directory()) / "import" / file);
+}
+
+FileParser torch_file() {
+  return {.name = "torch-file",
+          .samples = {{{"a.pt", import_fixture("torch-dist-llama/iter_0000020/common.pt")}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const MappedFile file(directory / "a.pt");
+            const TorchFile torch(file.bytes(), "a.pt");
+            torch.tensor(torch.root());
+          }};
+}
+
+FileParser pickles() {
+  FileParser parser{
+      .name = "pickle", .samples = {}, .damaged = {}, .read = [](const fs::path& directory) {
+        const Pickle pickle(content_of(directory / "p"), "p");
+        if (const PickleValue* const found = pickle.root().find("planner_data")) found->find("x");
+      }};
+  for (const char* const fixture : {"dcp-qwen3", "torch-dist-gpt2/iter_0000020"})
+    parser.samples.push_back({{"p", import_fixture(fixture + std::string("/.metadata"))}});
+  return parser;
+}
+
+// All tensors are read, with every chunk.
+FileParser foreign_checkpoint(const std::string& name, const std::string& fixture,
+                              std::vector<std::string> damaged) {
+  return {.name = name,
+          .samples = {files_in(fs::path(test_data_directory()) / "import" / fixture)},
+          .damaged = std::move(damaged),
+          .read = [](const fs::path& directory) {
+            const ForeignCheckpoint checkpoint(directory, CheckpointFormat::Auto, true);
+            for (const auto& [tensor, chunked] : checkpoint.tensors()) {
+              if (!chunked.dtype) continue;
+              std::uint64_t bytes = size_of(*chunked.dtype);
+              for (const std::int64_t extent : chunked.shape)
+                bytes = std::min(bytes * static_cast<std::uint64_t>(
+                                             std::min<std::int64_t>(extent, std::int64_t{1} << 20)),
+                                 std::uint64_t{1} << 40);
+              if (bytes > std::uint64_t{1} << 20) user_error("{} has another shape", tensor);
+              checkpoint.read(tensor, std::vector<std::int64_t>(chunked.shape.size()),
+                              chunked.shape);
+            }
           }};
 }
 
@@ -384,9 +435,26 @@ FileParser compressed() {
 }  // namespace
 
 std::vector<FileParser> data_parsers() {
-  return {safetensors(),   prompt_settings(), prompts(),       examples(),   tokenizer_json(),
-          sentencepiece(), tiktoken(),        token_store(),   store_info(), tokenize_journal(),
-          jsonl(),         compressed(),      packing_index(), documents()};
+  return {safetensors(),
+          prompt_settings(),
+          prompts(),
+          examples(),
+          tokenizer_json(),
+          sentencepiece(),
+          tiktoken(),
+          token_store(),
+          store_info(),
+          tokenize_journal(),
+          jsonl(),
+          compressed(),
+          packing_index(),
+          documents(),
+          torch_file(),
+          pickles(),
+          foreign_checkpoint("dcp-metadata", "torch-dist-llama/iter_0000020", {".metadata"}),
+          foreign_checkpoint("dcp-blobs", "torch-dist-llama/iter_0000020",
+                             {"__0_0.distcp", "__1_0.distcp"}),
+          foreign_checkpoint("megatron-ranks", "megatron-qwen2", {})};
 }
 
 }  // namespace kintsugi

@@ -16,7 +16,7 @@
 #include "data/tokenizers/tokenizer.h"
 #include "model/adapter/merge_adapter.h"
 #include "model/files/merge.h"
-#include "model/files/upcycle.h"
+#include "model/import/import.h"
 
 namespace kintsugi {
 namespace {
@@ -110,10 +110,11 @@ void run_model_merge(const ModelMergeArguments& arguments) {
   });
 }
 
-void add_output_options(CLI::App& app, OutputArguments& arguments) {
+void add_output_options(CLI::App& app, OutputArguments& arguments,
+                        const std::string& from = "the first model") {
   const AddOption add(app);
   add("--output", arguments.directory, "The new model directory", kRequired);
-  add("--dtype", arguments.dtype, "Type of the weights (default: as in the first model)",
+  add("--dtype", arguments.dtype, "Type of the weights (default: as in " + from + ")",
       CLI::IsMember({"bf16", "fp16", "fp32"}));
   add("--max-shard-size", arguments.max_shard_size,
       "Bytes of weights per file; larger models get several files and an index",
@@ -202,6 +203,53 @@ void add_model_upcycle(CLI::App& model) {
       if (arguments->allow_unused) arguments->options.unused = UnusedWeights::Allow;
       return upcycle_model(arguments->model, arguments->output.directory, arguments->options);
     });
+  });
+}
+
+void add_model_import(CLI::App& model) {
+  struct Arguments {
+    std::string checkpoint, model, format = "auto", tokenizer;
+    OutputArguments output;
+  };
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* app = model.add_subcommand(
+      "import", "Make a model of the weights in a checkpoint of Megatron or torchtitan");
+  const AddOption add(*app);
+  add("checkpoint", arguments->checkpoint,
+      "The directory of one checkpoint, or Megatron's directory of all of them (the latest)",
+      kRequired);
+  add("--model", arguments->model,
+      "Its configuration: a preset, a YAML file, a config.json or a model directory", kRequired);
+  add("--format", arguments->format,
+      "megatron: mp_rank_… directories; torch_dist: Megatron's distributed checkpoint; dcp: "
+      "torchtitan",
+      CLI::IsMember({"auto", "megatron", "torch_dist", "dcp"}), kShowDefault);
+  add("--tokenizer", arguments->tokenizer,
+      "A directory whose tokenizer files are copied (default: none)");
+  add_output_options(*app, arguments->output, "the checkpoint");
+  app->footer(
+      "Dense models of the families llama, qwen2, qwen3 and gpt2. No code in the files is "
+      "executed.\n\nExamples:\n"
+      "  kintsugi model import megatron/checkpoints --model qwen3-8b --output model\n"
+      "  kintsugi model import outputs/checkpoint/step-1000 --model llama.yaml --output model "
+      "--tokenizer Llama-3.1-8B");
+  app->callback([arguments] {
+    ImportOptions options;
+    for (const auto& [name, format] : {std::pair{"megatron", CheckpointFormat::Megatron},
+                                       std::pair{"torch_dist", CheckpointFormat::TorchDist},
+                                       std::pair{"dcp", CheckpointFormat::Dcp}})
+      if (arguments->format == name) options.format = format;
+    if (!arguments->tokenizer.empty()) {
+      options.tokenizer = model_directory(arguments->tokenizer);
+      load_tokenizer(options.tokenizer.string());  // UserError if there is none
+    }
+    const ModelConfig model = resolve_model(arguments->model);
+    write_with_progress(arguments->output, [&](const ModelOutput& output) {
+      options.output = output;
+      return import_model(arguments->checkpoint, model, arguments->output.directory, options);
+    });
+    log_info("{}: the weights only; optimizer state and the data position are left out",
+             arguments->output.directory);
   });
 }
 

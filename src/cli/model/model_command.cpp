@@ -201,6 +201,7 @@ void add_model_command(CLI::App& app) {
   add_model_merge_adapter(*command);
   add_model_convert(*command);
   add_model_upcycle(*command);
+  add_model_import(*command);
   add_model_diff(*command);
   add_model_inspect(*command);
 }

@@ -17,8 +17,8 @@
 #include "core/progress.h"
 #include "core/units.h"
 #include "plan/costs/footprint.h"
-#include "plan/search/no_layout.h"
 #include "plan/search/scaling.h"
+#include "plan/search/search.h"
 #include "train/config/config.h"
 
 namespace kintsugi {

@@ -72,18 +72,19 @@ DirectoryKind model_directory_kind() {
 }
 
 // The files of a copy of a model, without its weights: config.json, generation_config.json and the
-// files of the tokenizer, which are those of the directory `tokenizer`. They are unchanged, except
-// that config.json is the given one. A missing generation_config.json is
-// generated. Files that describe a training run (README.md, trainer.json, checksums.json) do not
-// apply to the copy and are left out.
+// files of the tokenizer, which are those of the directory `tokenizer`, if there is one. They are
+// unchanged, except that config.json is the given one. A missing generation_config.json, or that of
+// a model without a directory, is generated. Files that describe a training run (README.md,
+// trainer.json, checksums.json) do not apply to the copy and are left out.
 std::vector<ModelDirectoryFile> model_directory_files(const fs::path& directory,
                                                       const ModelConfig& config,
                                                       const std::string& config_json,
                                                       const fs::path& tokenizer) {
   std::vector<ModelDirectoryFile> files = {
       {"config.json", config_json}, {"generation_config.json", write_hf_generation_config(config)}};
-  if (fs::exists(directory / "generation_config.json"))
+  if (!directory.empty() && fs::exists(directory / "generation_config.json"))
     files.back().content = read_text_file(directory / "generation_config.json");
+  if (tokenizer.empty()) return files;
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(tokenizer))
     if (entry.is_regular_file() && is_tokenizer_file(entry.path().filename().string()))
@@ -184,6 +185,22 @@ void TensorBlocks::converted(SafetensorsWriter& writer, const SafetensorsWriter:
   });
 }
 
+void TensorBlocks::given(SafetensorsWriter& writer, const SafetensorsWriter::Announced& tensor,
+                         DType stored, std::span<const std::byte> elements) {
+  const auto from = [&](std::int64_t first) {
+    return elements.data() + static_cast<std::size_t>(first) * size_of(stored);
+  };
+  if (stored != tensor.dtype)
+    return computed(writer, tensor, [&](std::int64_t first, std::span<double> values) {
+      to_doubles(from(first), stored, values);
+    });
+  for_each_block(tensor.shape.elements(), reader_.block(),
+                 [&](std::int64_t first, std::size_t count) {
+                   writer.append_part(tensor.name, from(first), count * size_of(stored));
+                   advance(count);
+                 });
+}
+
 void TensorBlocks::report(WrittenModel& result) const {
   result.elements = all_;
   result.peak_buffer_bytes = memory_.peak_bytes();
@@ -202,28 +219,47 @@ WrittenModel write_model(const StoredModel& model, const fs::path& tokenizer,
       tokenizer, output, options, write);
 }
 
-WrittenModel write_other_model(const StoredModel& model, const ModelContents& contents,
-                               const fs::path& tokenizer, const fs::path& output,
-                               const ModelOutput& options, const WriteTensor& write) {
+namespace {
+
+// `directory` has the configuration's other files; empty: there are none.
+WrittenModel write_directory(const fs::path& directory, const ModelConfig& config,
+                             const ModelContents& contents, const fs::path& tokenizer,
+                             const fs::path& output, const ModelOutput& options,
+                             const WriteTensor& write) {
   const SafetensorsFiles files =
       divide_into_files("model", contents.tensors, options.max_shard_bytes);
   WrittenModel result{.tensors = contents.tensors.size(), .files = files.files.size()};
   const std::vector<ModelDirectoryFile> texts =
-      model_directory_files(model.directory, model.config, contents.config, tokenizer);
-  NewDirectory directory(output, options.overwrite, model_directory_kind());
+      model_directory_files(directory, config, contents.config, tokenizer);
+  NewDirectory target(output, options.overwrite, model_directory_kind());
   std::int64_t elements = 0;
   for (const auto& tensor : contents.tensors) elements += tensor.shape.elements();
   TensorBlocks blocks(elements, options);
   for (const SafetensorsFiles::File& file : files.files) {
-    SafetensorsWriter writer(directory.path() / file.name, file.tensors);
+    SafetensorsWriter writer(target.path() / file.name, file.tensors);
     for (const auto& tensor : file.tensors) write(blocks, writer, tensor);
     result.bytes += writer.finish().bytes;
   }
-  if (!files.index.empty()) directory.write(files.index_name, files.index);
-  for (const ModelDirectoryFile& file : texts) directory.write(file.name, file.content);
+  if (!files.index.empty()) target.write(files.index_name, files.index);
+  for (const ModelDirectoryFile& file : texts) target.write(file.name, file.content);
   blocks.report(result);
-  directory.publish();
+  target.publish();
   return result;
+}
+
+}  // namespace
+
+WrittenModel write_other_model(const StoredModel& model, const ModelContents& contents,
+                               const fs::path& tokenizer, const fs::path& output,
+                               const ModelOutput& options, const WriteTensor& write) {
+  return write_directory(model.directory, model.config, contents, tokenizer, output, options,
+                         write);
+}
+
+WrittenModel write_new_model(const ModelConfig& config, const ModelContents& contents,
+                             const fs::path& tokenizer, const fs::path& output,
+                             const ModelOutput& options, const WriteTensor& write) {
+  return write_directory({}, config, contents, tokenizer, output, options, write);
 }
 
 void check_output_is_no_input(const fs::path& output, const fs::path& input) {

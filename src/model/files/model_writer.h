@@ -56,6 +56,9 @@ class TensorBlocks {
   // Copies `source`, converted if the types differ.
   void converted(SafetensorsWriter& writer, const SafetensorsWriter::Announced& tensor,
                  const SafetensorsModel::Location& source);
+  // Writes elements of type `stored` that are in memory, converted if the types differ.
+  void given(SafetensorsWriter& writer, const SafetensorsWriter::Announced& tensor, DType stored,
+             std::span<const std::byte> elements);
 
   void report(WrittenModel& result) const;
 
@@ -89,6 +92,11 @@ WrittenModel write_other_model(const StoredModel& model, const ModelContents& co
                                const std::filesystem::path& tokenizer,
                                const std::filesystem::path& output, const ModelOutput& options,
                                const WriteTensor& write);
+// The same of a model that is in no directory yet; an empty `tokenizer`: it has none.
+WrittenModel write_new_model(const ModelConfig& config, const ModelContents& contents,
+                             const std::filesystem::path& tokenizer,
+                             const std::filesystem::path& output, const ModelOutput& options,
+                             const WriteTensor& write);
 
 // UserError if the output is the input or contains it: a rename would delete it.
 void check_output_is_no_input(const std::filesystem::path& output,

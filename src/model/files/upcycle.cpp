@@ -1,10 +1,9 @@
-#include "model/files/upcycle.h"
-
 #include <cmath>
 #include <map>
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "model/files/merge.h"
 #include "model/parameter_set.h"
 #include "model/spec.h"
 

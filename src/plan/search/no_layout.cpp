@@ -1,5 +1,3 @@
-#include "plan/search/no_layout.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 
 #include "core/units.h"
 #include "model/fp8.h"
+#include "plan/search/search.h"
 
 namespace kintsugi {
 namespace {

@@ -43,6 +43,10 @@ struct Evaluation {
 // The layout, and what is offloaded: "tp4 pp2 dp8 micro1 zero1 offload-optimizer".
 std::string to_string(const Evaluation& evaluation);
 
+// Seconds to read the tokens of one step from storage and to prepare them on the hosts. Loading is
+// ahead of training: a step waits only if loading takes longer than the step.
+double loading_s(const PlanJob& job, const Layout& layout, const Machine& machine);
+
 // Evaluates layouts of one job on one machine. Traces that several layouts share are made once.
 class Planner {
  public:

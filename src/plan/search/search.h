@@ -65,4 +65,10 @@ using JobOn = std::function<PlanJob(int gpus)>;
 // two within a node, 1, 2, 3, 4, 6, 8, 12 … nodes and the whole machine.
 int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits& limits);
 
+// The error message for a search that found no layout that fits (no_layout.cpp). It names what
+// would help: fewer or other limits, more GPUs or GPUs with more memory. `job_on` gives the job for
+// another number of GPUs.
+std::string why_nothing_fits(Planner& planner, const SearchLimits& limits,
+                             const SearchResult& result, const JobOn& job_on);
+
 }  // namespace kintsugi
