@@ -190,8 +190,8 @@ TEST_F(CampaignCommand, StopsWhereTheBudgetIsUsedUp) {
   replace_in("campaign.yaml", "{dir: c}", "{dir: c, max_gpu_hours: 5}");
   EXPECT_EQ(campaign("--local --yes").code, 2);
   EXPECT_THAT(content_of("error.txt"), HasSubstr("0.00025"));
-  campaign("--local --yes --max-gpu-hours 6e-4");
-  EXPECT_THAT(campaign("--status").out, HasSubstr("of 0.0006, "));
+  campaign("--local --yes --max-gpu-hours 0.1");
+  EXPECT_THAT(campaign("--status").out, HasSubstr("of 0.1, "));
 }
 
 TEST_F(CampaignCommand, AMistakeThatIsFoundLateStopsOnlyWhatFollows) {
