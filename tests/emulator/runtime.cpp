@@ -64,7 +64,7 @@ Traits traits_of(int, Where) {
   return {.architecture = "emulated",
           .multiprocessors = 4,
           .memory_bytes_per_s = 0,
-          .warpgroups = emulator::kWave == 32,
+          .warpgroups = emulator::kWave == 32 && !std::getenv("KINTSUGI_EMULATE_NO_WARPGROUPS"),
           .overlaps_launches = false,
           .reliable_graphs = true,
           .checks_libraries = false};
