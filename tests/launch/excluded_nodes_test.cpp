@@ -233,7 +233,8 @@ class DamagedCheckpoint : public ExcludedNodes {
     ExcludedNodes::SetUp();
     if (IsSkipped()) return;
     ASSERT_EQ(Supervisor(job(40)).run(), exit_code::kFinished);
-    fs::remove(run_ / "launch/attempts.jsonl");
+    for (const char* name : {"attempts.jsonl", "supervisor.json"})
+      fs::remove(run_ / "launch" / name);
     fs::remove(directory_ / "placed");
     file_ = run_ / "checkpoints" / checkpoint_name(40) / "generation_config.json";
   }
