@@ -19,6 +19,7 @@ struct TestBackend {
   std::string name;
   std::vector<DType> precisions;
   std::function<std::unique_ptr<Backend>()> make;
+  std::string variant = {};  // of those with one name
 };
 
 // Whether the GPU is emulated (tests/emulator). Tests then take smaller sizes: a thread of a kernel
@@ -76,6 +77,7 @@ inline TestBackend without_warpgroups(TestBackend backend) {
     unsetenv("KINTSUGI_EMULATE_NO_WARPGROUPS");
     return made;
   };
+  backend.variant = "without warpgroups";
   return backend;
 }
 

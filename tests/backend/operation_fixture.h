@@ -125,8 +125,9 @@ class OperationTest : public ::testing::TestWithParam<Setting> {
  protected:
   Backend& backend() {
     static std::map<std::string, std::unique_ptr<Backend>> backends;
-    std::unique_ptr<Backend>& backend = backends[GetParam().backend.name];
-    if (!backend) backend = GetParam().backend.make();
+    const TestBackend& wanted = GetParam().backend;
+    std::unique_ptr<Backend>& backend = backends[wanted.name + " " + wanted.variant];
+    if (!backend) backend = wanted.make();
     return *backend;
   }
   DType type() const { return GetParam().type; }
