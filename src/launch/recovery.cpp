@@ -27,6 +27,17 @@ int fruitless_attempts(const std::vector<LaunchAttempt>& attempts, std::int64_t 
 
 }  // namespace
 
+double start_limit_s(const std::vector<LaunchAttempt>& attempts, const StartLimits& limits) {
+  double slowest_s = -1, patience = 1;
+  for (const LaunchAttempt& attempt : attempts) {
+    slowest_s = std::max(slowest_s, attempt.reported_s);
+    patience = attempt.reported_s < 0 ? 2 * patience : 1;
+  }
+  if (slowest_s < 0) return limits.first_s;
+  const double known_s = std::max(limits.again_s, limits.times_known * slowest_s);
+  return std::min(limits.first_s, patience * known_s);
+}
+
 Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_before,
                 const RecoveryLimits& limits) {
   const LaunchAttempt& last = attempts.back();

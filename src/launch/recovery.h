@@ -22,6 +22,7 @@ struct LaunchAttempt {
   double began_s = 0;      // Unix time
   double noticed_s = 0;    // when its failure was known; 0: it did not fail
   double ended_s = 0;
+  double reported_s = -1;    // from its start to the first word of its ranks; -1: they gave none
   double first_step_s = -1;  // from its start to its first step; -1: it had none
   std::int64_t nodes = 1;
   bool operator==(const LaunchAttempt&) const = default;
@@ -32,6 +33,17 @@ struct RecoveryLimits {
   double first_pause_s = 1;  // before another attempt; three times as long after each fruitless one
   double longest_pause_s = 300;
 };
+
+// How long the ranks may take until they report. The first start may be slow (an image to unpack,
+// thousands of ranks); later ones take about as long as it did, and one that hangs would waste the
+// whole job meanwhile.
+struct StartLimits {
+  double first_s = 900;    // also the most for later starts
+  double again_s = 120;    // the least for later starts
+  double times_known = 5;  // the slowest start that succeeded
+};
+// `attempts`: of this job, oldest first. Twice as long after each start that took too long.
+double start_limit_s(const std::vector<LaunchAttempt>& attempts, const StartLimits& limits);
 
 // Whether and when to start again.
 struct Decision {

@@ -85,11 +85,13 @@ nlohmann::json to_json(const LaunchAttempt& attempt, std::size_t number) {
                       {"saved", attempt.saved},   {"began", attempt.began_s},
                       {"ended", attempt.ended_s}, {"nodes", attempt.nodes},
                       {"failure", nullptr},       {"rank", nullptr},
-                      {"node", nullptr},          {"first_step_s", nullptr}};
+                      {"node", nullptr},          {"reported_s", nullptr},
+                      {"first_step_s", nullptr}};
   if (failure.kind != FailureKind::Unknown) json["failure"] = to_string(failure.kind);
   if (failure.rank() >= 0) json["rank"] = failure.rank();
   if (const std::string node = failure.node(); !node.empty()) json["node"] = node;
   if (!failure.file.empty()) json["file"] = failure.file;
+  if (attempt.reported_s >= 0) json["reported_s"] = attempt.reported_s;
   if (attempt.first_step_s >= 0) json["first_step_s"] = attempt.first_step_s;
   json["noticed"] = nullptr;
   if (attempt.noticed_s > 0) json["noticed"] = attempt.noticed_s;
@@ -320,9 +322,10 @@ std::optional<RankFailure> Supervisor::silent_rank_0(const SupervisorPort::State
 std::optional<RankFailure> Supervisor::given_up(const SupervisorPort::State& state,
                                                 double running_s) {
   if (!state.connected) {
-    if (running_s < options_.start_s) return {};
-    return RankFailure{.text = fmt::format("the ranks did not report within {}",
-                                           format_duration(options_.start_s))};
+    const double limit_s = start_limit_s(attempts_, options_.start);
+    if (running_s < limit_s) return {};
+    return RankFailure{
+        .text = fmt::format("the ranks did not report within {}", format_duration(limit_s))};
   }
   if (state.end) return {};
   // When another rank fails, rank 0 reports that before the launcher ends it. Or the others noticed
@@ -353,6 +356,7 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     const SupervisorPort::State& state = port_.poll(kPoll);
     deputy_.work(others_);
     forward_stop();
+    if (state.connected && attempt.reported_s < 0) attempt.reported_s = seconds_since(begin);
     if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
     if (state.end && !reported) {
       reported = Steady::now();

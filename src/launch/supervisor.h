@@ -52,7 +52,7 @@ int run_deputy(const std::filesystem::path& run_dir);
 
 struct SupervisorOptions {
   RecoveryLimits limits = {};
-  double start_s = 900;  // the ranks must report within this time after their launch
+  StartLimits start = {};
   // Rank 0 without a sign of life. Default: comm.silence_s and 3 s.
   std::optional<double> silence_s = {};
   double stall_s = 7200;      // without a new step

@@ -110,6 +110,13 @@ std::unique_ptr<RunLock> RunLock::for_ranks(const fs::path& directory) {
   return lock;
 }
 
+void RunLock::end_pass_on() {
+  const char* const number = std::getenv(kDescriptorVariable);
+  if (number == nullptr) return;
+  ::fcntl(std::atoi(number), F_SETFD, FD_CLOEXEC);
+  ::unsetenv(kDescriptorVariable);
+}
+
 void RunLock::pass_on() const {
   ::setenv(kDescriptorVariable, std::to_string(launch_->pass_on()).c_str(), 1);
 }

@@ -39,6 +39,7 @@ class RunLock {
   void check_in_place() const;
   // Lets a supervisor that this process starts from now on hold the lock of the launch.
   void pass_on() const;
+  static void end_pass_on();  // the processes after it do not hold it
 
  private:
   explicit RunLock(const std::filesystem::path& directory);

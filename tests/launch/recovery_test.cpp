@@ -53,6 +53,24 @@ TEST(Recovery, PausesGrowUpToALimit) {
   EXPECT_THAT(pauses, ElementsAre(1, 3, 5, 5, 5));
 }
 
+TEST(Recovery, LaterStartsMayTakeAsLongAsThoseBeforeWithAMargin) {
+  const StartLimits limits{.first_s = 900, .again_s = 120, .times_known = 5};
+  const auto limit_after = [&](const std::vector<double>& reported) {
+    std::vector<LaunchAttempt> attempts;
+    for (const double s : reported) attempts.push_back({.reported_s = s});
+    return start_limit_s(attempts, limits);
+  };
+  EXPECT_EQ(limit_after({}), 900);
+  EXPECT_EQ(limit_after({-1, -1}), 900) << "no start is known";
+  EXPECT_EQ(limit_after({3}), 120);
+  EXPECT_EQ(limit_after({40}), 200);
+  EXPECT_EQ(limit_after({40, 10}), 200) << "the slowest";
+  EXPECT_EQ(limit_after({300}), 900);
+  EXPECT_EQ(limit_after({40, -1}), 400) << "it may have been slow";
+  EXPECT_EQ(limit_after({40, -1, -1, -1}), 900);
+  EXPECT_EQ(limit_after({40, -1, 50}), 250);
+}
+
 JobDescription job_on(std::int64_t nodes, std::int64_t min_nodes) {
   return {.ranks_per_node = 2, .nodes = nodes, .min_nodes = min_nodes};
 }

@@ -119,6 +119,25 @@ TEST_F(SupervisorTest, AStoppedRankIsKilledAndStartedAgain) {
   EXPECT_EQ(weights(broken), weights(whole));
 }
 
+TEST_F(SupervisorTest, AStartThatHangsIsGivenUpSoonerThanTheFirst) {
+  JobDescription job = this->job("hangs");
+  job.launcher = {"sh", "-c",
+                  fmt::format("cd '{}'; echo >> starts; [ $(wc -l < starts) = 2 ] && exec sleep "
+                              "1000; exec \"$0\" \"$@\"",
+                              job.run_dir)};
+  std::future<int> code = std::async(std::launch::async, [&] {
+    return Supervisor(job, {.start = {.first_s = 900, .again_s = 4, .times_known = 1}}).run();
+  });
+  wait_for_checkpoint(job);
+  kill(rank_of(job), SIGKILL);
+  EXPECT_EQ(code.get(), exit_code::kFinished);
+  const auto tried = attempts(job);
+  ASSERT_EQ(tried.size(), 3u);
+  EXPECT_GT(tried[0].at("reported_s").get<double>(), 0);
+  EXPECT_TRUE(tried[1].at("reported_s").is_null());
+  EXPECT_THAT(tried[1].at("text").get<std::string>(), HasSubstr("the ranks did not report within"));
+}
+
 TEST_F(SupervisorTest, MistakesAreNotTriedAgain) {
   JobDescription wrong = job("wrong", ", no_such_key: 1");
   EXPECT_EQ(Supervisor(wrong).run(), exit_code::kMistake);

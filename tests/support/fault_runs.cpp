@@ -37,7 +37,7 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr int kFaultSteps = 600, kFaultSaves = 20;
-constexpr double kPatience_s = 180;  // for one run, with all its restarts
+constexpr double kPatience_s = 300;  // for one run, with all its restarts, of which one may hang
 constexpr std::size_t kSmallDisk = std::size_t{48} << 20;
 
 struct TooLate : Failure {

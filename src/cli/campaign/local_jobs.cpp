@@ -176,7 +176,7 @@ class LocalCampaign {
                    {"OMPI_MCA_hwloc_base_binding_policy", "none"}};
     }
     job.process = scripts_.start(script, variables);
-    end_pass_on();
+    RunLock::end_pass_on();
     jobs_.push_back(std::move(job));
   }
 

@@ -1,9 +1,7 @@
 #include "cli/launch/submit.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <memory>
 
 #include "core/error.h"
@@ -129,14 +127,6 @@ fs::path write_local_run(PreparedRun& run) {
   files.keep();
   run.lock->pass_on();
   return run.job.directory() / "job.sh";
-}
-
-void end_pass_on() {
-  constexpr const char* kDescriptor = "KINTSUGI_LAUNCH_LOCK";  // of RunLock::pass_on
-  const char* const number = std::getenv(kDescriptor);
-  if (number == nullptr) return;
-  ::fcntl(std::atoi(number), F_SETFD, FD_CLOEXEC);
-  ::unsetenv(kDescriptor);
 }
 
 int run_locally(std::vector<PreparedRun>& runs) {

@@ -43,9 +43,8 @@ void check_partitions(const std::vector<PreparedRun>& runs);
 void submit_runs(std::vector<PreparedRun>& runs, const std::vector<std::string>& options = {});
 
 // Writes RUN_DIR/launch of a run that begins here. Returns its script, which holds the lock of the
-// run, too, if it is the next process that starts.
+// run, too, if it is the next process that starts (RunLock::end_pass_on after it).
 std::filesystem::path write_local_run(PreparedRun& run);
-void end_pass_on();  // for the processes after it
 // Runs them here, one after the other. Returns the exit code of the command.
 int run_locally(std::vector<PreparedRun>& runs);
 

@@ -188,15 +188,23 @@ std::string measure_links(Job& job, CalibrationParts& parts, Machine& machine, M
     if (group.rates.empty() || (size != local && size != ranks) ||
         (inside && size <= machine.node.module_gpus))
       continue;
-    const std::vector<double> errors = fit_links(launched, {.size = size}, group.rates);
+    const std::vector<double> ratios = fit_links(launched, {.size = size}, group.rates);
+    std::vector<double> errors, messages;
+    for (std::size_t i = 0; i < ratios.size(); ++i)
+      if (is_message(group.rates[i].kind))
+        messages.push_back(1 / ratios[i]);
+      else
+        errors.push_back(std::abs(ratios[i] - 1));
     keys[inside ? "node" : "network"].insert({inside ? "link_gb_s" : "gb_s", "latency_us"});
     text += fmt::format(
         "\nlinks {}: {:.4g} GB/s, {:.3g} us per hop; error of {} collectives: median {:.1f} %, "
-        "90 % {:.1f} %\n",
+        "90 % {:.1f} %; messages to the next rank take {:.2f} to {:.2f} times as long as "
+        "modelled\n",
         inside ? "inside a node" : "between nodes",
         inside ? launched.node.link_gb_s : launched.network.gb_s,
         inside ? launched.node.latency_us : launched.network.latency_us, errors.size(),
-        100 * median(errors), 100 * quantile(errors, 0.9));
+        100 * median(errors), 100 * quantile(errors, 0.9), std::ranges::min(messages),
+        std::ranges::max(messages));
   }
   machine.node.link_gb_s = launched.node.link_gb_s;
   machine.node.latency_us = launched.node.latency_us;

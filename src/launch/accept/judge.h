@@ -107,8 +107,9 @@ AcceptChecks judge_energy(const std::string& name, const RunSteps& steps, int gp
 Machine with_links(Machine machine, const std::vector<ProbeFacts>& ranks);
 
 // Fits bandwidth and latency of the links of a group, inside a node or between nodes, to measured
-// collectives: the largest decide the bandwidth, the smallest the latency. `group` crosses nodes if
-// it is larger than a node of the machine. Returns |modelled / measured - 1| of each rate.
+// collectives: the largest decide the bandwidth, the smallest the latency; messages are only
+// compared. `group` crosses nodes if it is larger than a node of the machine. Returns
+// modelled / measured of each rate.
 std::vector<double> fit_links(Machine& machine, const GroupSpread& group,
                               const std::vector<CollectiveRate>& rates);
 

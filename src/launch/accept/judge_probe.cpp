@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 
@@ -336,14 +337,16 @@ std::vector<double> fit_links(Machine& machine, const GroupSpread& group,
   const bool inside = group.size * group.stride <= machine.node.gpus;
   double& gb_s = inside ? machine.node.link_gb_s : machine.network.gb_s;
   double& latency_us = inside ? machine.node.latency_us : machine.network.latency_us;
-  const auto [least, most] = std::ranges::minmax(rates, {}, &CollectiveRate::bytes);
+  const auto is_fitted = [](const CollectiveRate& rate) { return !is_message(rate.kind); };
+  const auto [least, most] =
+      std::ranges::minmax(rates | std::views::filter(is_fitted), {}, &CollectiveRate::bytes);
   const auto ratio = [&](const CollectiveRate& rate) {
     return collective_s(links_of(machine, group), rate.kind, rate.bytes) / rate.seconds;
   };
   const auto mean_ratio = [&](double bytes) {
     std::vector<double> ratios;
     for (const CollectiveRate& rate : rates)
-      if (rate.bytes == bytes) ratios.push_back(ratio(rate));
+      if (is_fitted(rate) && rate.bytes == bytes) ratios.push_back(ratio(rate));
     return mean(ratios);
   };
   if (gb_s <= 0) gb_s = 10;
@@ -354,9 +357,9 @@ std::vector<double> fit_links(Machine& machine, const GroupSpread& group,
     latency_us = std::clamp(latency_us / mean_ratio(least.bytes), 0.01, 1e5);
   }
   for (double* value : {&gb_s, &latency_us}) *value = std::stod(fmt::format("{:.4g}", *value));
-  std::vector<double> errors;
-  for (const CollectiveRate& rate : rates) errors.push_back(std::abs(ratio(rate) - 1));
-  return errors;
+  std::vector<double> found;
+  for (const CollectiveRate& rate : rates) found.push_back(ratio(rate));
+  return found;
 }
 
 }  // namespace kintsugi

@@ -94,8 +94,8 @@ class GroupClock {
     for (const std::int64_t bytes : load_.bytes) {
       if (slowest > load_.seconds) break;
       slowest = 0;
-      for (const Collective kind :
-           {Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter}) {
+      for (const Collective kind : {Collective::AllReduce, Collective::AllGather,
+                                    Collective::ReduceScatter, Collective::Send}) {
         const double seconds = group.size() > 1 ? best_of(group, kind, bytes) : 0;
         if (group.size() > 1)
           rates.push_back({kind, static_cast<double>(elements_of(group, bytes) * 4), seconds});
@@ -110,6 +110,12 @@ class GroupClock {
   static std::int64_t elements_of(const Communicator& group, std::int64_t bytes) {
     return std::max<std::int64_t>(1, bytes / 4 / group.size()) * group.size();
   }
+  static void pass_on(Communicator& group, const Tensor& to, const Tensor& from) {
+    const int size = group.size(), rank = group.rank();
+    const auto received = group.receive(to, (rank + size - 1) % size);
+    group.wait(group.send(from, (rank + 1) % size));
+    group.wait(received);
+  }
   double best_of(Communicator& group, Collective kind, std::int64_t bytes) {
     const std::int64_t n = elements_of(group, bytes), shard = n / group.size();
     double best = 0;
@@ -118,9 +124,12 @@ class GroupClock {
       group.barrier();
       const double begin = now_();
       const Tensor from = from_.rows(0, n), to = to_.rows(0, n);
-      group.wait(kind == Collective::AllReduce   ? group.all_reduce(from)
-                 : kind == Collective::AllGather ? group.all_gather(to, from.rows(0, shard))
-                                                 : group.reduce_scatter(to.rows(0, shard), from));
+      if (kind == Collective::Send)
+        pass_on(group, to, from);
+      else
+        group.wait(kind == Collective::AllReduce   ? group.all_reduce(from)
+                   : kind == Collective::AllGather ? group.all_gather(to, from.rows(0, shard))
+                                                   : group.reduce_scatter(to.rows(0, shard), from));
       backend_.synchronize();
       const double seconds = std::max(now_() - begin, 1e-9);
       if (i >= 0) best = i == 0 ? seconds : std::min(best, seconds);

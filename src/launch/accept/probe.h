@@ -11,7 +11,8 @@ namespace kintsugi {
 
 // What the ranks of an acceptance test measure together, in one launch: `kintsugi accept --probe`.
 
-// One size of a collective.
+// One size of a collective, or of messages: each rank sends one to the next rank and receives one
+// from the rank before it, as the stages of a pipeline do.
 struct CollectiveRate {
   Collective kind = Collective::AllReduce;
   double bytes = 0;    // of the whole tensor
