@@ -110,10 +110,16 @@ class GroupClock {
   static std::int64_t elements_of(const Communicator& group, std::int64_t bytes) {
     return std::max<std::int64_t>(1, bytes / 4 / group.size()) * group.size();
   }
+  // The first message between two ranks connects them and waits for the other one: half of the
+  // ranks send first.
   static void pass_on(Communicator& group, const Tensor& to, const Tensor& from) {
-    const int size = group.size(), rank = group.rank();
-    const auto received = group.receive(to, (rank + size - 1) % size);
-    group.wait(group.send(from, (rank + 1) % size));
+    const int size = group.size(), next = (group.rank() + 1) % size,
+              previous = (group.rank() + size - 1) % size;
+    Communicator::Work sent, received;
+    if (group.rank() % 2 == 0) sent = group.send(from, next);
+    received = group.receive(to, previous);
+    if (group.rank() % 2 != 0) sent = group.send(from, next);
+    group.wait(sent);
     group.wait(received);
   }
   double best_of(Communicator& group, Collective kind, std::int64_t bytes) {
