@@ -202,6 +202,14 @@ TEST_F(ImportMistakes, MissingAndDamagedFilesAreNamed) {
                                       fs::copy_options::overwrite_existing);
                       }),
               AllOf(HasSubstr("the global posix.system"), HasSubstr("nothing in it was executed")));
+  EXPECT_THAT(mistake(dcp_, {},
+                      [](const fs::path& c) {
+                        std::ofstream(c / ".metadata", std::ios::binary)
+                            << "\x80\x02"
+                               "cposix\nsystem\nX\x02\0\0\0ls\x85R."s;
+                      }),
+              AllOf(HasSubstr(".metadata: the pickle has the global posix.system"),
+                    HasSubstr("nothing in it was executed")));
   EXPECT_FALSE(fs::exists("executed"));
 }
 
@@ -378,7 +386,6 @@ TEST(StoredZip, RefusesHostileOnes) {
 
 // ---- metadata of torch DCP
 
-// A pickle of protocol 2 of one tensor with these chunks, and their blobs.
 std::string text(const std::string& value) { return "X" + little(value.size(), 4) + value; }
 std::string tuple(const std::vector<std::int64_t>& values) {
   std::string items;
@@ -389,7 +396,25 @@ std::string tuple(const std::vector<std::int64_t>& values) {
 std::string object(const std::string& name, const std::string& pairs) {
   return "ctorch.distributed.checkpoint.metadata\n" + name + "\n)\x81}(" + pairs + "ub";
 }
+// A dict of eight times the same dict of eight times the same …: small, but endless to visit.
+TEST(LegacyFile, NestedDictsEnd) {
+  std::string pickle = "\x80\x02}q\0"s;
+  for (char level = 1; level < 14; ++level) {
+    pickle += "}q"s + level + "(";
+    for (int i = 0; i < 8; ++i) pickle += text(std::string(1, 'a' + i)) + "h" + char(level - 1);
+    pickle += "u";
+  }
+  const TemporaryDirectory directory;
+  fs::create_directories(directory / "mp_rank_00");
+  std::ofstream(directory / "mp_rank_00/model_optim_rng.pt", std::ios::binary)
+      << zip_of({{"archive/data.pkl", pickle + "}" + text("model") + "h\x0ds."}});
+  EXPECT_THAT(
+      user_error_of([&] { ForeignCheckpoint(directory.path(), CheckpointFormat::Megatron, true); }),
+      HasSubstr("nested too deeply"));
+}
+
 using Offsets = std::vector<std::int64_t>;
+// A pickle of protocol 2 of one tensor with these chunks, and their blobs.
 struct TestChunk {
   Offsets offsets, sizes;
 };

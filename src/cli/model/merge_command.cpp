@@ -17,6 +17,7 @@
 #include "model/adapter/merge_adapter.h"
 #include "model/files/merge.h"
 #include "model/import/import.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace kintsugi {
 namespace {
@@ -209,6 +210,7 @@ void add_model_upcycle(CLI::App& model) {
 void add_model_import(CLI::App& model) {
   struct Arguments {
     std::string checkpoint, model, format = "auto", tokenizer;
+    bool optimizer = false;
     OutputArguments output;
   };
   const auto arguments = std::make_shared<Arguments>();
@@ -226,6 +228,8 @@ void add_model_import(CLI::App& model) {
       CLI::IsMember({"auto", "megatron", "torch_dist", "dcp"}), kShowDefault);
   add("--tokenizer", arguments->tokenizer,
       "A directory whose tokenizer files are copied (default: none)");
+  add("--optimizer", arguments->optimizer,
+      "Also import the state of torchtitan's AdamW: run.from continues the output");
   add_output_options(*app, arguments->output, "the checkpoint");
   app->footer(
       "Dense models of the families llama, qwen2, qwen3 and gpt2. No code in the files is "
@@ -243,13 +247,25 @@ void add_model_import(CLI::App& model) {
       options.tokenizer = model_directory(arguments->tokenizer);
       load_tokenizer(options.tokenizer.string());  // UserError if there is none
     }
+    TrainerState state;
+    if (arguments->optimizer)
+      options.trainer = [&](std::int64_t step, DType precision) {
+        state.step = step;
+        return state_to_json(state, precision);
+      };
     const ModelConfig model = resolve_model(arguments->model);
     write_with_progress(arguments->output, [&](const ModelOutput& output) {
       options.output = output;
       return import_model(arguments->checkpoint, model, arguments->output.directory, options);
     });
-    log_info("{}: the weights only; optimizer state and the data position are left out",
-             arguments->output.directory);
+    const std::string& name = arguments->output.directory;
+    if (arguments->optimizer)
+      log_info(
+          "{}: a checkpoint of step {}, which run.from continues; the data position and the "
+          "settings of AdamW are left out",
+          name, state.step);
+    else
+      log_info("{}: the weights only; optimizer state and the data position are left out", name);
   });
 }
 

@@ -10,8 +10,10 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/output_file.h"
 #include "model/config.h"
+#include "model/files/fingerprint.h"
 #include "model/parameter_set.h"
 #include "tensor/safetensors.h"
 
@@ -221,6 +223,52 @@ WrittenModel write_model(const StoredModel& model, const fs::path& tokenizer,
 
 namespace {
 
+// The files of a directory that is written, and what checksums.json says of them.
+class ListedFiles {
+ public:
+  explicit ListedFiles(NewDirectory& target) : target_(target) {}
+
+  void text(const std::string& name, const std::string& content) {
+    target_.write(name, content);
+    checksums_.texts[name] = hex64(hash64(content));
+  }
+  // Returns the bytes of the files, which are in `folder`: "" or "optimizer/".
+  std::uint64_t tensors(const std::string& folder, const SafetensorsFiles& files,
+                        TensorBlocks& blocks, const WriteTensor& write) {
+    std::uint64_t bytes = 0;
+    for (const SafetensorsFiles::File& file : files.files) {
+      SafetensorsWriter writer(target_.path() / (folder + file.name), file.tensors);
+      for (const auto& tensor : file.tensors) write(blocks, writer, tensor);
+      const SafetensorsWriter::Result result = writer.finish();
+      checksums_.tensors[folder + file.name] = {{0, result.bytes, hex64(result.hash)}};
+      bytes += result.bytes;
+    }
+    if (!files.index.empty()) text(folder + files.index_name, files.index);
+    return bytes;
+  }
+  void optimizer(const std::string& trainer, const SafetensorsFiles& files, TensorBlocks& blocks,
+                 const WriteTensor& write) {
+    const std::string folder = "optimizer";
+    std::error_code error;
+    fs::create_directory(target_.path() / folder, error);
+    if (error) failure("cannot create a folder for {}: {}", folder, error.message());
+    tensors(folder + "/", files, blocks, write);
+    sync_directory(target_.path() / folder);
+    text("trainer.json", trainer);
+    target_.write(kChecksums, write_checksums(checksums_));
+  }
+
+ private:
+  NewDirectory& target_;
+  Checksums checksums_;
+};
+
+std::int64_t elements_of(const std::vector<SafetensorsWriter::Announced>& tensors) {
+  std::int64_t elements = 0;
+  for (const auto& tensor : tensors) elements += tensor.shape.elements();
+  return elements;
+}
+
 // `directory` has the configuration's other files; empty: there are none.
 WrittenModel write_directory(const fs::path& directory, const ModelConfig& config,
                              const ModelContents& contents, const fs::path& tokenizer,
@@ -232,17 +280,16 @@ WrittenModel write_directory(const fs::path& directory, const ModelConfig& confi
   const std::vector<ModelDirectoryFile> texts =
       model_directory_files(directory, config, contents.config, tokenizer);
   NewDirectory target(output, options.overwrite, model_directory_kind());
-  std::int64_t elements = 0;
-  for (const auto& tensor : contents.tensors) elements += tensor.shape.elements();
-  TensorBlocks blocks(elements, options);
-  for (const SafetensorsFiles::File& file : files.files) {
-    SafetensorsWriter writer(target.path() / file.name, file.tensors);
-    for (const auto& tensor : file.tensors) write(blocks, writer, tensor);
-    result.bytes += writer.finish().bytes;
-  }
-  if (!files.index.empty()) target.write(files.index_name, files.index);
-  for (const ModelDirectoryFile& file : texts) target.write(file.name, file.content);
+  ListedFiles written(target);
+  TensorBlocks blocks(elements_of(contents.tensors) + elements_of(contents.optimizer), options);
+  result.bytes = written.tensors("", files, blocks, write);
+  for (const ModelDirectoryFile& file : texts) written.text(file.name, file.content);
+  if (!contents.trainer.empty())
+    written.optimizer(contents.trainer,
+                      divide_into_files("optimizer", contents.optimizer, options.max_shard_bytes),
+                      blocks, write);
   blocks.report(result);
+  result.elements = elements_of(contents.tensors);
   target.publish();
   return result;
 }

@@ -87,6 +87,10 @@ WrittenModel write_model(const StoredModel& model, const std::filesystem::path& 
 struct ModelContents {
   std::vector<SafetensorsWriter::Announced> tensors;
   std::string config;
+  // Of a checkpoint that run.from continues: trainer.json, and what the folder `optimizer` has. The
+  // directory then has checksums.json, too.
+  std::string trainer = {};
+  std::vector<SafetensorsWriter::Announced> optimizer = {};
 };
 WrittenModel write_other_model(const StoredModel& model, const ModelContents& contents,
                                const std::filesystem::path& tokenizer,

@@ -70,18 +70,17 @@ bool overlap(const Chunk& a, const Chunk& b) {
 
 // UserError unless the chunks cover the tensor exactly once.
 void check_cover(const std::string& name, const ChunkedTensor& tensor) {
-  std::int64_t covered = 0;
+  const std::int64_t all = elements_of(tensor.shape, name);
   std::vector<const Chunk*> chunks;
   for (const Chunk& chunk : tensor.chunks) {
     for (std::size_t i = 0; i < tensor.shape.size(); ++i)
       if (chunk.offsets[i] > tensor.shape[i] || chunk.sizes[i] > tensor.shape[i] - chunk.offsets[i])
         user_error("tensor {} of shape {} has a chunk outside at {}", name, text_of(tensor.shape),
                    text_of(chunk.offsets));
-    const std::int64_t elements = elements_of(chunk.sizes, name);
-    covered += elements;
-    if (elements > 0) chunks.push_back(&chunk);
+    if (elements_of(chunk.sizes, name) > 0) chunks.push_back(&chunk);
   }
   std::ranges::sort(chunks, {}, [](const Chunk* chunk) { return chunk->offsets; });
+  std::int64_t covered = 0;
   std::vector<const Chunk*> open;  // those that reach the rows of the next one
   for (const Chunk* const chunk : chunks) {
     std::erase_if(open, [&](const Chunk* other) {
@@ -92,8 +91,9 @@ void check_cover(const std::string& name, const ChunkedTensor& tensor) {
         user_error("tensor {} has the chunk at {} twice, or overlapping chunks", name,
                    text_of(chunk->offsets));
     open.push_back(chunk);
+    covered += elements_of(chunk->sizes, name);
   }
-  if (const std::int64_t all = elements_of(tensor.shape, name); covered != all)
+  if (covered != all)
     user_error("tensor {} has chunks with {} of its {} elements: a chunk is missing", name, covered,
                all);
 }
@@ -147,13 +147,18 @@ std::uint64_t position(const PickleValue& value, const std::string& source) {
 // The blobs of storage_data: MetadataIndex(fqn, offset) -> _StorageInfo(relative_path, offset,
 // length).
 using BlobKey = std::pair<std::string, Extents>;
-std::map<BlobKey, Chunk> blobs_of(const PickleValue& metadata, const std::string& source) {
-  std::map<BlobKey, Chunk> blobs;
+struct Blobs {
+  std::map<BlobKey, Chunk> tensors;
+  std::optional<Chunk> common;  // Megatron's common_state
+};
+Blobs blobs_of(const PickleValue& metadata, const std::string& source) {
+  Blobs blobs;
   for (const auto& [index, info] : field(metadata, "storage_data", source).pairs) {
     const PickleValue& name = field(*index, "fqn", source);
     const PickleValue* const offset = index->find("offset");
     if (name.kind != Kind::Text) user_error("{}: the name of a tensor is no text", source);
-    if (!offset || offset->kind == Kind::None) continue;  // an object that is no tensor
+    const bool is_object = !offset || offset->kind == Kind::None;  // no tensor
+    if (is_object && !name.text.starts_with("common_state/")) continue;
     if (const PickleValue* const transforms = info->find("transform_descriptors"))
       if (!transforms->items.empty())
         user_error("{}: tensor {} is compressed, which is not supported", source, name.text);
@@ -162,8 +167,12 @@ std::map<BlobKey, Chunk> blobs_of(const PickleValue& metadata, const std::string
                .file = safe_name(field(*info, "relative_path", source), source),
                .offset = position(field(*info, "offset", source), source),
                .bytes = position(field(*info, "length", source), source)};
+    if (is_object) {
+      blobs.common = std::move(blob);
+      continue;
+    }
     BlobKey key{std::string(name.text), extents_of(*offset, source)};
-    const auto [at, is_new] = blobs.emplace(std::move(key), std::move(blob));
+    const auto [at, is_new] = blobs.tensors.emplace(std::move(key), std::move(blob));
     if (!is_new)
       user_error("{}: tensor {} has the chunk at {} twice", source, at->first.first,
                  text_of(at->first.second));
@@ -256,7 +265,7 @@ ChunkedTensor joined(const std::string& name, const std::vector<StoredTensor>& s
     if (shard.shape != shards[0].shape || shard.dtype != shards[0].dtype || shard.shape.size() <= d)
       user_error("the shards of tensor {} have different shapes or types", name);
   const std::int64_t own = tensor.shape[d], ranks = static_cast<std::int64_t>(shards.size());
-  elements_of(tensor.shape, name);
+  elements_of({own, ranks}, name);
   tensor.shape[d] = own * ranks;
   const bool halves =
       gated && tensor.dtype && name.find("linear_fc1.") != std::string::npos && own % 2 == 0;
@@ -292,20 +301,32 @@ std::int64_t renumber(std::string& name, std::int64_t first) {
 }
 
 // Calls use(name, tensor) for the tensors of nested dicts, whose keys are joined by dots.
-void for_each_tensor(const TorchFile& file, const PickleValue& value, const std::string& prefix,
-                     int depth, const std::function<void(const std::string&, StoredTensor)>& use) {
-  constexpr int kDeepest = 16;
-  if (depth > kDeepest) user_error("{}: the model's tensors are nested too deeply", prefix);
-  for (const auto& [key, entry] : value.pairs) {
-    if (key->kind != Kind::Text || key->text.ends_with("_extra_state")) continue;
-    const std::string name =
-        prefix.empty() ? std::string(key->text) : prefix + "." + std::string(key->text);
-    if (auto tensor = file.tensor(*entry))
-      use(name, std::move(*tensor));
-    else if (entry->kind == Kind::Dict || entry->is_object("collections.OrderedDict"))
-      for_each_tensor(file, *entry, name, depth + 1, use);
+class TensorsOf {
+ public:
+  using Use = std::function<void(const std::string&, StoredTensor)>;
+  TensorsOf(const TorchFile& file, const Use& use) : file_(file), use_(use) {}
+
+  void visit(const PickleValue& value, const std::string& prefix = "", int depth = 0) {
+    constexpr int kDeepest = 16, kMost = 1'000'000;
+    for (const auto& [key, entry] : value.pairs) {
+      // Dicts may contain each other in circles.
+      if (depth > kDeepest || ++visited_ > kMost)
+        user_error("{}: the model's tensors are nested too deeply", prefix.substr(0, 200));
+      if (key->kind != Kind::Text || key->text.ends_with("_extra_state")) continue;
+      const std::string name =
+          prefix.empty() ? std::string(key->text) : prefix + "." + std::string(key->text);
+      if (auto tensor = file_.tensor(*entry))
+        use_(name, std::move(*tensor));
+      else if (entry->kind == Kind::Dict || entry->is_object("collections.OrderedDict"))
+        visit(*entry, name, depth + 1);
+    }
   }
-}
+
+ private:
+  const TorchFile& file_;
+  const Use& use_;
+  int visited_ = 0;
+};
 
 }  // namespace
 
@@ -356,7 +377,10 @@ std::span<const std::byte> ForeignCheckpoint::mapped(const std::string& file) co
   constexpr std::size_t kMost = 256;
   auto found = files_.find(file);
   if (found == files_.end()) {
-    if (format_ != CheckpointFormat::Megatron && files_.size() >= kMost) files_.clear();
+    if (format_ != CheckpointFormat::Megatron && files_.size() >= kMost) {
+      for (const auto& [name, mapping] : files_) mapping.check_intact();
+      files_.clear();
+    }
     const fs::path path = directory_ / file;
     std::error_code ignored;
     if (!fs::exists(path, ignored)) user_error("{} is missing", path.string());
@@ -370,25 +394,41 @@ TorchFile& ForeignCheckpoint::open(const std::string& file) {
   return *opened_.back();
 }
 
-void ForeignCheckpoint::read_arguments(const TorchFile& file) {
-  if (const PickleValue* const arguments = file.root().find("args");
+void ForeignCheckpoint::read_arguments(const PickleValue& state) {
+  if (const PickleValue* const arguments = state.find("args");
       arguments && arguments->is_object("argparse.Namespace"))
     arguments_ = arguments;
+}
+
+// What is the same on all ranks of Megatron: common.pt, or the list of one object in a blob.
+void ForeignCheckpoint::read_common(const Chunk* in_dcp) {
+  std::error_code ignored;
+  if (fs::exists(directory_ / "common.pt", ignored))
+    return read_arguments(open("common.pt").root());
+  if (!in_dcp) return;
+  const std::string source = (directory_ / in_dcp->file).string() + ": common_state";
+  opened_.push_back(std::make_unique<TorchFile>(bytes_of(*in_dcp, source), source));
+  const PickleValue& list = opened_.back()->root();
+  if (!list.items.empty()) read_arguments(*list.items.front());
 }
 
 void ForeignCheckpoint::read_dcp() {
   const std::string source = (directory_ / ".metadata").string();
   const Pickle pickle(read_text_file(source), source);
   const PickleValue& metadata = pickle.root();
-  std::map<BlobKey, Chunk> blobs = blobs_of(metadata, source);
+  const Blobs blobs = blobs_of(metadata, source);
+  std::size_t chunks = 0;
   for (const auto& [key, entry] : field(metadata, "state_dict_metadata", source).pairs) {
     if (key->kind != Kind::Text) user_error("{}: the name of a tensor is no text", source);
     if (!entry->is_object("TensorStorageMetadata")) continue;
     const std::string name(key->text);
     ChunkedTensor tensor = tensor_of(*entry, source);
+    constexpr std::size_t kMissing = 100'000;  // each chunk has a blob, unless files are damaged
+    if ((chunks += tensor.chunks.size()) > blobs.tensors.size() + kMissing)
+      user_error("{}: tensors have more chunks than the files", source);
     for (Chunk& chunk : tensor.chunks) {
-      const auto blob = blobs.find({name, chunk.offsets});
-      if (blob == blobs.end()) continue;  // an error if the tensor is read
+      const auto blob = blobs.tensors.find({name, chunk.offsets});
+      if (blob == blobs.tensors.end()) continue;  // an error if the tensor is read
       chunk.file = blob->second.file;
       chunk.offset = blob->second.offset;
       chunk.bytes = blob->second.bytes;
@@ -398,9 +438,7 @@ void ForeignCheckpoint::read_dcp() {
   }
   const bool is_megatron = tensors_.contains("embedding.word_embeddings.weight");
   if (format_ == CheckpointFormat::Dcp && is_megatron) format_ = CheckpointFormat::TorchDist;
-  std::error_code ignored;
-  if (format_ == CheckpointFormat::TorchDist && fs::exists(directory_ / "common.pt", ignored))
-    read_arguments(open("common.pt"));
+  if (format_ == CheckpointFormat::TorchDist) read_common(blobs.common ? &*blobs.common : nullptr);
 }
 
 void ForeignCheckpoint::read_legacy(bool gated) {
@@ -414,7 +452,7 @@ void ForeignCheckpoint::read_legacy(bool gated) {
                  ranks[i].file);
   std::vector<const TorchFile*> files;
   for (const RankFile& rank : ranks) files.push_back(&open(rank.file));
-  read_arguments(*files.front());
+  read_arguments(files.front()->root());
   // Virtual stages: chunk 0 of all pipeline ranks, then chunk 1, …
   const bool is_virtual = files.front()->root().find("model0") != nullptr;
   std::int64_t first = 0;  // layer of the next chunk
@@ -431,11 +469,12 @@ void ForeignCheckpoint::read_legacy(bool gated) {
         const TorchFile& file = *files[static_cast<std::size_t>(stage) * size + rank];
         const PickleValue* const model = file.root().find(key);
         if (!model) user_error("stage {} of {} has no {}", stage, directory_.string(), key);
-        for_each_tensor(file, *model, "", 0, [&](const std::string& own, StoredTensor tensor) {
+        const TensorsOf::Use add = [&](const std::string& own, StoredTensor tensor) {
           std::string name = without_prefix(own);
           layers = std::max(layers, renumber(name, first) + 1);
           shards[name].push_back(std::move(tensor));
-        });
+        };
+        TensorsOf(file, add).visit(*model);
       }
       first += layers;
       for (const auto& [name, all] : shards) {
@@ -452,17 +491,22 @@ void ForeignCheckpoint::read_legacy(bool gated) {
   }
 }
 
+std::span<const std::byte> ForeignCheckpoint::bytes_of(const Chunk& chunk,
+                                                       const std::string& source) const {
+  const std::span<const std::byte> file = mapped(chunk.file);
+  if (chunk.offset > file.size() || chunk.bytes > file.size() - chunk.offset)
+    user_error("{} ends behind the file, which is too short", source);
+  return file.subspan(chunk.offset, chunk.bytes);
+}
+
 StoredTensor ForeignCheckpoint::data_of(const std::string& name, const ChunkedTensor& tensor,
                                         const Chunk& chunk) const {
   if (chunk.data) return *chunk.data;
   if (chunk.file.empty())
     user_error("tensor {} lacks the chunk at {}: .metadata names no file that has it", name,
                text_of(chunk.offsets));
-  const std::span<const std::byte> file = mapped(chunk.file);
   const std::string source = fmt::format("{}: tensor {}", (directory_ / chunk.file).string(), name);
-  if (chunk.offset > file.size() || chunk.bytes > file.size() - chunk.offset)
-    user_error("{} ends behind the file, which is too short", source);
-  const TorchFile blob(file.subspan(chunk.offset, chunk.bytes), source);
+  const TorchFile blob(bytes_of(chunk, source), source);
   const auto data = blob.tensor(blob.root());
   if (!data) user_error("{} is no tensor", source);
   if (data->dtype != tensor.dtype || data->shape != chunk.sizes)

@@ -164,6 +164,47 @@ class Recipes {
     return recipe;
   }
 
+  // Of AdamW's state for the tensor with this recipe: torchtitan names it after the weight.
+  Recipe of_moment(const Recipe& weight, const std::string& moment) const {
+    Recipe recipe = weight;
+    for (Piece& piece : recipe.pieces) {
+      const std::string name = state_name(piece.tensor, moment);
+      const auto& tensors = checkpoint_.tensors();
+      const auto found = tensors.find(name);
+      if (found == tensors.end()) refuse("has no tensor {}: the state of AdamW is not in it", name);
+      if (tensors.contains(state_name(piece.tensor, "max_exp_avg_sq")))
+        refuse("its AdamW had amsgrad, which kintsugi's has not");
+      const ChunkedTensor &state = found->second, &own = tensors.find(piece.tensor)->second;
+      if (state.shape != own.shape || !state.dtype || !is_float(*state.dtype))
+        refuse("tensor {} of shape [{}] is no state of {} of shape [{}]", name,
+               fmt::join(state.shape, ", "), piece.tensor, fmt::join(own.shape, ", "));
+      recipe.dtype = *state.dtype;
+      piece.tensor = name;
+    }
+    return recipe;
+  }
+
+  // The steps of the optimizer, which are the same for all tensors of recipes.
+  std::int64_t steps() const {
+    std::optional<std::int64_t> steps;
+    for (const std::string& weight : used_) {
+      const std::string name = state_name(weight, "step");
+      const auto found = checkpoint_.tensors().find(name);
+      if (found == checkpoint_.tensors().end() || !found->second.shape.empty() ||
+          !found->second.dtype || !is_float(*found->second.dtype))
+        refuse("has no number {}", name);
+      double value = 0;
+      to_doubles(checkpoint_.read(name, {}, {}).data(), *found->second.dtype, {&value, 1});
+      constexpr double kMost = 1e15;
+      if (!(value >= 1 && value <= kMost) || value != std::floor(value))
+        refuse("{} is {}, which is no number of steps", name, value);
+      if (steps.value_or(static_cast<std::int64_t>(value)) != static_cast<std::int64_t>(value))
+        refuse("{} is {}, but other tensors had {} steps", name, value, *steps);
+      steps = static_cast<std::int64_t>(value);
+    }
+    return steps.value();
+  }
+
   // UserError if a weight of the checkpoint is in no recipe.
   void check_unused() const {
     constexpr std::size_t kNamed = 5;
@@ -190,6 +231,10 @@ class Recipes {
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
     user_error("{}: {}", checkpoint_.directory().string(),
                fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  static std::string state_name(const std::string& weight, const std::string& what) {
+    return fmt::format("optimizer.state.{}.{}", weight, what);
   }
 
   bool find_tensor(const char* pattern, const OwnName& own, Found& found) const {
@@ -373,11 +418,17 @@ void check_arguments(const ForeignCheckpoint& checkpoint, const ModelConfig& con
   if (config.positions() == PositionKind::Rope) {
     check("rotary_base", "rope_theta", config.rope_theta);
     check("rotary_percent", "the rotated part", 1);
+    const PickleValue* const positions = arguments->find("position_embedding_type");
+    if (positions && positions->kind == Kind::Text && positions->text != "rope" &&
+        !(positions->text == "yarn" && config.rope_scaling))
+      user_error("{}: its run had position_embedding_type {}, which --model has not",
+                 checkpoint.directory().string(), positions->text);
     if (is_true(arguments->find("use_rope_scaling")) && !config.rope_scaling)
       user_error("{}: its run had use_rope_scaling, but --model has no rope_scaling",
                  checkpoint.directory().string());
   }
-  for (const char* const name : {"rotary_interleaved", "apply_layernorm_1p", "squared_relu"})
+  for (const char* const name :
+       {"rotary_interleaved", "apply_layernorm_1p", "squared_relu", "quick_geglu"})
     if (is_true(arguments->find(name)))
       user_error("{}: its run had {}, which no model of kintsugi has",
                  checkpoint.directory().string(), name);
@@ -392,6 +443,30 @@ void check_family(const ModelConfig& config, CheckpointFormat format) {
       config.family != Family::Qwen3)
     user_error("--model is a {} model: of torchtitan, llama and qwen3 can be imported",
                to_string(config.family));
+}
+
+// Adds master weights, where the weights are rounded, and moments to a checkpoint, as
+// optim/adamw.cpp names them.
+void add_optimizer(const ForeignCheckpoint& checkpoint, const ParameterSet& set,
+                   const Recipes& recipes, const ImportOptions& options,
+                   std::map<std::string, Recipe>& by_name, ModelContents& contents) {
+  if (checkpoint.format() != CheckpointFormat::Dcp)
+    user_error("{}: of Megatron's optimizers the state cannot be imported, only of torchtitan's",
+               checkpoint.directory().string());
+  const DType precision = contents.tensors.front().dtype;
+  const DType wide = precision == DType::F64 ? DType::F64 : DType::F32;
+  const auto add = [&](const std::string& prefix, const Parameter& parameter, Recipe recipe) {
+    by_name[prefix + parameter.name] = std::move(recipe);
+    contents.optimizer.push_back({prefix + parameter.name, wide, parameter.global});
+  };
+  if (precision != wide)
+    for (const Parameter& parameter : set.parameters())
+      add("master.", parameter, by_name.at(parameter.name));
+  for (const char* const moment : {"exp_avg", "exp_avg_sq"})
+    for (const Parameter& parameter : set.parameters())
+      add(std::string(moment) + ".", parameter,
+          recipes.of_moment(by_name.at(parameter.name), moment));
+  contents.trainer = options.trainer(recipes.steps(), precision);
 }
 
 }  // namespace
@@ -415,6 +490,7 @@ WrittenModel import_model(const fs::path& path, const ModelConfig& model, const 
   }
   recipes.check_unused();
   contents.config = write_hf_config(model, contents.tensors.front().dtype);
+  if (options.trainer) add_optimizer(checkpoint, set, recipes, options, by_name, contents);
   return write_new_model(model, contents, options.tokenizer, output, options.output,
                          [&](TensorBlocks& blocks, SafetensorsWriter& writer,
                              const SafetensorsWriter::Announced& tensor) {

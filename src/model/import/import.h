@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -60,8 +61,12 @@ class ForeignCheckpoint {
   TorchFile& open(const std::string& file);
   void find_format(const std::filesystem::path& path);
   void read_dcp();
-  void read_arguments(const TorchFile& file);
+  void read_common(const ChunkedTensor::Chunk* in_dcp);
+  void read_arguments(const PickleValue& state);
   void read_legacy(bool gated);
+  // Of the file that has the chunk; UserError if it is too short.
+  std::span<const std::byte> bytes_of(const ChunkedTensor::Chunk& chunk,
+                                      const std::string& source) const;
   StoredTensor data_of(const std::string& name, const ChunkedTensor& tensor,
                        const ChunkedTensor::Chunk& chunk) const;
 
@@ -78,11 +83,14 @@ struct ImportOptions {
   CheckpointFormat format = CheckpointFormat::Auto;
   std::filesystem::path tokenizer = {};  // the directory of its files; empty: none
   ModelOutput output = {};
+  // Imports AdamW's state, too: the output is a checkpoint that run.from continues. Returns its
+  // trainer.json. Empty: the weights only.
+  std::function<std::string(std::int64_t step, DType precision)> trainer = {};
 };
 
 // Writes the weights of a dense Llama, Qwen2, Qwen3 or GPT-2 model with this configuration. Every
 // tensor of the model must be found once with the right shape, and every weight of the checkpoint
-// must be used; optimizer state is left out. The directory appears when it is complete.
+// must be used. The directory appears when it is complete.
 WrittenModel import_model(const std::filesystem::path& checkpoint, const ModelConfig& model,
                           const std::filesystem::path& output, const ImportOptions& options = {});
 
