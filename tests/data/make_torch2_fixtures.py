@@ -7,15 +7,13 @@ input_ids (2, T) and logits (2, T, V) of eager attention in fp32. Those with an 
 the model, AdamW's exp_avg.NAME and exp_avg_sq.NAME after one step, and next.NAME, the weights after a second step
 without weight decay on input_ids, of which the losses of all tokens but the last have the same weight.
 
-  llama, qwen3 (tied), qwen2, gpt2 (tied), llama-adamw, qwen3-adamw (tied)    the models
+  llama, qwen3 (tied), qwen2, llama-adamw, qwen3-adamw (tied)    the models
   dcp-llama           torch.distributed.checkpoint, one process, torchtitan's names
-  dcp-qwen3           FSDP2 of 3 processes: rows that do not divide evenly
   dcp-llama-2d        FSDP2 of 2 over tensor parallelism of 2
   dcp-llama-adamw     with AdamW, one process, by PyTorch's get_optimizer_state_dict, as torchtitan had it
-  dcp-qwen3-adamw     with AdamW, FSDP2 of 2 processes, as torchtitan has it
+  dcp-qwen3-adamw     with AdamW, FSDP2 of 2 processes, as torchtitan has it; rows do not divide evenly
   torch-dist-llama    Megatron's names, two tensor ranks, all layers in one tensor, common.pt
   torch-dist-qwen3    the same with a tensor for each layer, halves of linear_fc1, common_state: as Megatron now has it
-  torch-dist-gpt2     the same as torch-dist-llama
   megatron-llama      mp_rank_TT/model_optim_rng.pt of two tensor ranks, whose parameters are views of one buffer
   megatron-qwen2      mp_rank_TT_PPP/model_optim_rng.pt of two tensor and two pipeline ranks
 """
@@ -40,12 +38,12 @@ import torch.nn.functional as F
 from foreign_names import arguments_of, sharded_dimension, to_megatron, to_torchtitan
 
 VOCABULARY, LENGTH, SEQUENCES = 31, 12, 2
-COMMON = dict(initializer_range=0.15, bos_token_id=1, eos_token_id=2)
 SMALL = dict(
-    COMMON, vocab_size=VOCABULARY, hidden_size=16, intermediate_size=22, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=32,
+    initializer_range=0.15, bos_token_id=1, eos_token_id=2, vocab_size=VOCABULARY, hidden_size=16,
+    intermediate_size=22, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
 )  # fmt: skip
 ROPE = dict(rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+SEEDS = {"llama": 1, "qwen3": 2, "qwen2": 3, "llama-adamw": 5, "qwen3-adamw": 6}
 ADAMW = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 
 
@@ -53,7 +51,7 @@ ADAMW = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 
 
 def configurations():
-    from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
+    from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
     llama = dict(SMALL, **ROPE, vocab_size=32, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=False)
     qwen3 = dict(SMALL, **ROPE, head_dim=8, rms_norm_eps=1e-6, tie_word_embeddings=True)
@@ -61,13 +59,9 @@ def configurations():
         "llama": LlamaConfig(**llama),
         "qwen3": Qwen3Config(**qwen3),
         "qwen2": Qwen2Config(**SMALL, **ROPE, rms_norm_eps=1e-6, tie_word_embeddings=False),
-        "gpt2": GPT2Config(
-            **COMMON, vocab_size=VOCABULARY, n_positions=24, n_embd=16, n_layer=2, n_head=4, resid_pdrop=0.0,
-            embd_pdrop=0.0, attn_pdrop=0.0,
-        ),
         "llama-adamw": LlamaConfig(**{**llama, "num_hidden_layers": 1}),
         "qwen3-adamw": Qwen3Config(**{**qwen3, "num_hidden_layers": 1}),
-    }  # fmt: skip
+    }
 
 
 def step(model, optimizer, ids):
@@ -118,8 +112,7 @@ def make_model(output, name, config, seed):
         expected.update({f"next.{n}": weight for n, weight in values_of(model, lambda p: p).items()})
     save_file({n: tensor.contiguous() for n, tensor in expected.items()}, folder / "expected.safetensors")
     config = config.to_dict()
-    if "hidden_size" in config:
-        config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     made = dict(config=config, weights=weights, before=before, gradients=gradients)
     check_model(made, expected)
     return made
@@ -257,14 +250,6 @@ def shard(module, mesh):
     fully_shard(module, mesh=mesh)
 
 
-def dcp_fsdp(rank, count, output, made):
-    from torch.distributed.device_mesh import init_device_mesh
-
-    module = module_of(titan(made["config"], made["weights"]))
-    shard(module, init_device_mesh("cpu", (count,)))
-    save({**module.state_dict(), **train_state(count, rank)}, output)
-
-
 def dcp_fsdp_adamw(rank, count, output, made):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor
@@ -307,12 +292,12 @@ def dcp_2d(rank, count, output, made):
 # ---- Megatron
 
 
-def tensor_parallel(name, tensor, rank, ranks, gated):
+def tensor_parallel(name, tensor, rank, ranks):
     """The part of a tensor that a tensor rank has: of linear_fc1 [gate; up]."""
     dimension = sharded_dimension(name)
     if dimension is None:
         return tensor.clone()
-    halves = tensor.chunk(2) if gated and name.endswith("linear_fc1.weight") else [tensor]
+    halves = tensor.chunk(2) if name.endswith("linear_fc1.weight") else [tensor]
     return torch.cat([half.chunk(ranks, dim=dimension)[rank] for half in halves])
 
 
@@ -321,20 +306,16 @@ def megatron_of(made, fused=True):
     return to_megatron(config, tensors, fused, vocabulary=-(-config["vocab_size"] // 4) * 4 + 4)
 
 
-def layers_of(config):
-    return config.get("num_hidden_layers", config.get("n_layer"))
-
-
 def sharded_tensors(config, tensors, rank, ranks, stacked):
     """What Megatron's sharded_state_dict says: key -> (whole shape, [(offsets, chunk of this rank)])."""
-    gated, result = config["model_type"] != "gpt2", {}
+    layers, result = config["num_hidden_layers"], {}
     for name, whole in tensors.items():
         dimension = sharded_dimension(name)
         if dimension is None and rank != 0:
             continue  # the first rank saves what all have
-        part = tensor_parallel(name, whole, rank, ranks, gated)
+        part = tensor_parallel(name, whole, rank, ranks)
         chunks, key, shape = [(part, rank, "")], name, list(whole.shape)
-        if gated and name.endswith("linear_fc1.weight"):
+        if name.endswith("linear_fc1.weight"):
             gate, up = part.chunk(2)
             chunks = [(gate, rank, ""), (up, rank + ranks, "")]
             if not stacked:
@@ -343,7 +324,7 @@ def sharded_tensors(config, tensors, rank, ranks, stacked):
         if stacked and name.startswith("decoder.layers."):
             _, _, number, rest = name.split(".", 3)
             layer, key = int(number), "decoder.layers." + rest
-            shape.insert(0, layers_of(config))
+            shape.insert(0, layers)
         for chunk, index, end in chunks:
             offsets = [index * chunk.shape[i] if i == dimension else 0 for i in range(chunk.dim())]
             if layer is not None:
@@ -433,7 +414,7 @@ def in_one_buffer(tensors):
 
 def legacy(output, made, stages, buffer):
     config, ranks = made["config"], 2
-    layers = layers_of(config) // stages
+    layers = config["num_hidden_layers"] // stages
     for rank, stage in itertools.product(range(ranks), range(stages)):
         tensors = {}
         for name, tensor in megatron_of(made, fused=buffer).items():
@@ -446,7 +427,7 @@ def legacy(output, made, stages, buffer):
                 if int(number) // layers != stage:
                     continue
                 name = f"decoder.layers.{int(number) % layers}.{rest}"
-            tensors[name] = tensor_parallel(name, tensor, rank, ranks, config["model_type"] != "gpt2")
+            tensors[name] = tensor_parallel(name, tensor, rank, ranks)
         model = module_of(in_one_buffer(tensors) if buffer else tensors)
         optimizer = torch.optim.AdamW(model.parameters())
         state = dict(args=arguments_of(config), checkpoint_version=3.0, iteration=7, model=model.state_dict())
@@ -462,13 +443,11 @@ def legacy(output, made, stages, buffer):
 # name: model, function, processes (0: in this one)
 CHECKPOINTS = {
     "dcp-llama": ("llama", dcp_single, 0),
-    "dcp-qwen3": ("qwen3", dcp_fsdp, 3),
     "dcp-llama-2d": ("llama", dcp_2d, 4),
     "dcp-llama-adamw": ("llama-adamw", dcp_single_adamw, 0),
     "dcp-qwen3-adamw": ("qwen3-adamw", dcp_fsdp_adamw, 2),
     "torch-dist-llama": ("llama", torch_dist, 2),
     "torch-dist-qwen3": ("qwen3", torch_dist_layers, 2),
-    "torch-dist-gpt2": ("gpt2", torch_dist, 2),
     "megatron-llama": ("llama", lambda output, made: legacy(output, made, 1, True), 0),
     "megatron-qwen2": ("qwen2", lambda output, made: legacy(output, made, 2, False), 0),
 }
@@ -508,8 +487,8 @@ def main():
             failed.append(name)
             shutil.rmtree(output / name, ignore_errors=True)
 
-    for seed, (name, config) in enumerate(configurations().items(), start=1):
-        made[name] = attempt(name, lambda: make_model(output, name, config, seed))
+    for name, config in configurations().items():
+        made[name] = attempt(name, lambda: make_model(output, name, config, SEEDS[name]))
     for name, (model, function, count) in CHECKPOINTS.items():
         if not made[model] or (asked and name not in asked):
             continue

@@ -451,7 +451,7 @@ void add_optimizer(const ForeignCheckpoint& checkpoint, const ParameterSet& set,
                    const Recipes& recipes, const ImportOptions& options,
                    std::map<std::string, Recipe>& by_name, ModelContents& contents) {
   if (checkpoint.format() != CheckpointFormat::Dcp)
-    user_error("{}: of Megatron's optimizers the state cannot be imported, only of torchtitan's",
+    user_error("{}: the state of Megatron's optimizers cannot be imported, only torchtitan's AdamW",
                checkpoint.directory().string());
   const DType precision = contents.tensors.front().dtype;
   const DType wide = precision == DType::F64 ? DType::F64 : DType::F32;
