@@ -27,8 +27,9 @@ int fruitless_attempts(const std::vector<LaunchAttempt>& attempts, std::int64_t 
 
 }  // namespace
 
-double start_limit_s(const std::vector<LaunchAttempt>& attempts, const StartLimits& limits) {
-  double slowest_s = -1, patience = 1;
+double start_limit_s(const std::vector<LaunchAttempt>& attempts, double before_s,
+                     const StartLimits& limits) {
+  double slowest_s = before_s, patience = 1;
   for (const LaunchAttempt& attempt : attempts) {
     slowest_s = std::max(slowest_s, attempt.reported_s);
     patience = attempt.reported_s < 0 ? 2 * patience : 1;

@@ -42,8 +42,10 @@ struct StartLimits {
   double again_s = 120;    // the least for later starts
   double times_known = 5;  // the slowest start that succeeded
 };
-// `attempts`: of this job, oldest first. Twice as long after each start that took too long.
-double start_limit_s(const std::vector<LaunchAttempt>& attempts, const StartLimits& limits);
+// `attempts`: of this supervisor, oldest first. `before_s`: the slowest start before them, -1 if
+// none is known. Twice as long after each start that took too long.
+double start_limit_s(const std::vector<LaunchAttempt>& attempts, double before_s,
+                     const StartLimits& limits);
 
 // Whether and when to start again.
 struct Decision {

@@ -157,6 +157,12 @@ void wait_for_ranks_before(const JobDescription& job, double patience_s) {
   }
 }
 
+constexpr std::size_t kMostStateBytes = 1 << 16;
+
+std::vector<std::string> last_attempts(const fs::path& run_dir) {
+  return read_tail(run_dir / "launch/attempts.jsonl", kMostStateBytes).lines;
+}
+
 double changed_s(const fs::path& file) {
   const auto stamp = stamp_of(file);
   return stamp ? stamp->changed_s() : 0;
@@ -165,12 +171,12 @@ double changed_s(const fs::path& file) {
 }  // namespace
 
 OpenAttempt open_attempt(const fs::path& run_dir) {
-  constexpr std::size_t kMostStateBytes = 1 << 16;
   const fs::path run = resolved(run_dir);
   const auto state = read_json_object(run / "launch/supervisor.json", kMostStateBytes);
   OpenAttempt open{.began_s = number_at(state, "began").value_or(0),
+                   .reported_s = number_at(state, "reported_s").value_or(-1),
                    .nodes = count_at(state, "nodes")};
-  const auto ended = read_tail(run / "launch/attempts.jsonl", kMostStateBytes).lines;
+  const auto ended = last_attempts(run);
   if (!ended.empty())
     if (const auto last = parse_untrusted_json(ended.back()))
       if (number_at(*last, "ended").value_or(0) >= open.began_s) return {};
@@ -264,14 +270,15 @@ void Supervisor::keep(const LaunchAttempt& attempt) const {
   if (!file.flush()) log_warning("cannot write {}", path.string());
 }
 
-void Supervisor::write_state(pid_t leader, std::int64_t nodes) const {
+void Supervisor::write_state(pid_t leader, const LaunchAttempt& attempt) const {
   try {
     write_file_atomically(job_.directory() / "supervisor.json",
                           nlohmann::json{{"node", node_name()},
                                          {"process", ::getpid()},
                                          {"launcher", leader},
-                                         {"began", unix_time_s()},
-                                         {"nodes", nodes},
+                                         {"began", attempt.began_s},
+                                         {"reported_s", attempt.reported_s},
+                                         {"nodes", attempt.nodes},
                                          {"launcher_start", start_of_process(leader)}}
                                   .dump() +
                               "\n");
@@ -288,7 +295,11 @@ void Supervisor::take_over() {
           .saved = saved_step(),
           .began_s = lost.began_s,
           .ended_s = lost.seen_s,
+          .reported_s = lost.reported_s,
           .nodes = lost.nodes});
+  for (const std::string& line : last_attempts(job_.run_dir))
+    if (const auto attempt = parse_untrusted_json(line))
+      known_start_s_ = std::max(known_start_s_, number_at(*attempt, "reported_s").value_or(-1));
 }
 
 // A killed srun leaves its ranks behind. The deputy's step is among them; it is started again.
@@ -322,7 +333,7 @@ std::optional<RankFailure> Supervisor::silent_rank_0(const SupervisorPort::State
 std::optional<RankFailure> Supervisor::given_up(const SupervisorPort::State& state,
                                                 double running_s) {
   if (!state.connected) {
-    const double limit_s = start_limit_s(attempts_, options_.start);
+    const double limit_s = start_limit_s(attempts_, known_start_s_, options_.start);
     if (running_s < limit_s) return {};
     return RankFailure{
         .text = fmt::format("the ranks did not report within {}", format_duration(limit_s))};
@@ -356,7 +367,10 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     const SupervisorPort::State& state = port_.poll(kPoll);
     deputy_.work(others_);
     forward_stop();
-    if (state.connected && attempt.reported_s < 0) attempt.reported_s = seconds_since(begin);
+    if (state.connected && attempt.reported_s < 0) {
+      attempt.reported_s = seconds_since(begin);
+      write_state(leader, attempt);
+    }
     if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
     if (state.end && !reported) {
       reported = Steady::now();
@@ -412,7 +426,7 @@ LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
   variables.emplace_back(kSupervisorVariable, port_.address());
   const pid_t leader =
       start_session(rank_command(job_, choice, {"train", job_.config}), {}, variables);
-  write_state(leader, choice.nodes);
+  write_state(leader, attempt);
   watch(leader, attempt);
   attempt.ended_s = unix_time_s();
   attempt.saved = saved_step();

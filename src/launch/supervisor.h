@@ -88,7 +88,7 @@ class Supervisor {
   void forward_stop();
   void kill_steps() const;
   void take_over();
-  void write_state(pid_t leader, std::int64_t nodes) const;
+  void write_state(pid_t leader, const LaunchAttempt& attempt) const;
   void keep(const LaunchAttempt& attempt) const;
   void blame(const RankFailure& failure);
   NodeStates node_states() const;
@@ -101,6 +101,7 @@ class Supervisor {
   DeputyKeeper deputy_;
   std::filesystem::path ledger_;  // of bad nodes
   std::vector<LaunchAttempt> attempts_;
+  double known_start_s_ = -1;         // the slowest start before them
   std::vector<std::string> avoided_;  // nodes that failed, the latest first
   std::vector<std::string> others_;   // usable nodes of the job other than this one
   bool stopping_ = false;
@@ -112,6 +113,7 @@ class Supervisor {
 struct OpenAttempt {
   double began_s = 0;      // Unix time; 0: there is none
   double seen_s = 0;       // when its files changed last
+  double reported_s = -1;  // as in LaunchAttempt
   std::int64_t nodes = 0;  // 0: unknown
 };
 OpenAttempt open_attempt(const std::filesystem::path& run_dir);

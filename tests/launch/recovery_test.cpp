@@ -55,10 +55,10 @@ TEST(Recovery, PausesGrowUpToALimit) {
 
 TEST(Recovery, LaterStartsMayTakeAsLongAsThoseBeforeWithAMargin) {
   const StartLimits limits{.first_s = 900, .again_s = 120, .times_known = 5};
-  const auto limit_after = [&](const std::vector<double>& reported) {
+  const auto limit_after = [&](const std::vector<double>& reported, double before_s = -1) {
     std::vector<LaunchAttempt> attempts;
     for (const double s : reported) attempts.push_back({.reported_s = s});
-    return start_limit_s(attempts, limits);
+    return start_limit_s(attempts, before_s, limits);
   };
   EXPECT_EQ(limit_after({}), 900);
   EXPECT_EQ(limit_after({-1, -1}), 900) << "no start is known";
@@ -69,6 +69,8 @@ TEST(Recovery, LaterStartsMayTakeAsLongAsThoseBeforeWithAMargin) {
   EXPECT_EQ(limit_after({40, -1}), 400) << "it may have been slow";
   EXPECT_EQ(limit_after({40, -1, -1, -1}), 900);
   EXPECT_EQ(limit_after({40, -1, 50}), 250);
+  EXPECT_EQ(limit_after({}, 40), 200) << "another supervisor saw it";
+  EXPECT_EQ(limit_after({-1}, 40), 400);
 }
 
 JobDescription job_on(std::int64_t nodes, std::int64_t min_nodes) {

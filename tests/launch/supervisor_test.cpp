@@ -135,6 +135,8 @@ TEST_F(SupervisorTest, AStartThatHangsIsGivenUpSoonerThanTheFirst) {
   ASSERT_EQ(tried.size(), 3u);
   EXPECT_GT(tried[0].at("reported_s").get<double>(), 0);
   EXPECT_TRUE(tried[1].at("reported_s").is_null());
+  const Json state = Json::parse(read_text_file(job.directory() / "supervisor.json"));
+  EXPECT_GT(state.at("reported_s").get<double>(), 0) << "for a supervisor that takes over";
   EXPECT_THAT(tried[1].at("text").get<std::string>(), HasSubstr("the ranks did not report within"));
 }
 

@@ -54,7 +54,7 @@ double median_after(const std::vector<double>& values, std::size_t first) {
   return rest.empty() ? 0 : median(rest);
 }
 
-// What the backend of a run takes beside its tensors. On GPUs the machine's own_gb has it.
+// What the backend of a run counts beside its tensors; not the context of a GPU.
 double backend_bytes(const fs::path& run) {
   const auto layout = nlohmann::json::parse(read_text_file(run / "layout.json"), nullptr, false);
   const auto at = nlohmann::json::json_pointer("/memory/backend_bytes");
@@ -374,7 +374,7 @@ void Acceptance::predict(const RunConfig& config, const SpeedCase& one, SpeedFac
   double arena = 0;  // of the first stage, which rank 0 has
   const std::vector<RegionBytes> stages = planner.memory(one.layout);
   for (const std::int64_t bytes : stages.front()) arena += static_cast<double>(bytes);
-  facts.planned_bytes = arena + (gpus_ ? plan->gpu.own_gb * 1e9 : 0);
+  facts.planned_bytes = arena;
   if (gpus_ && !e.fits)
     facts.why_not =
         fmt::format("the plan says that it does not fit: {} of {}", format_bytes(e.memory_bytes),
@@ -400,7 +400,7 @@ SpeedFacts Acceptance::measure_speed(const RunConfig& config, const std::string&
   const RunSteps steps = read_steps(run_of(run));
   facts.step_s = median_after(steps.step_s, kWarmUp);
   facts.memory_bytes = steps.memory_bytes;
-  if (!gpus_ && facts.planned_bytes > 0) facts.planned_bytes += backend_bytes(run_of(run));
+  if (facts.planned_bytes > 0) facts.planned_bytes += backend_bytes(run_of(run));
   facts.comm_busy_s = median_after(steps.comm_busy_s, kWarmUp);
   facts.comm_wait_s = median_after(steps.comm_wait_s, kWarmUp);
   facts.tokens_per_s = static_cast<double>(config.batch.global * config.data.sequence_length) /
