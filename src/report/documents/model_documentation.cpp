@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "core/build_info.h"
@@ -43,11 +45,15 @@ constexpr const char* kToBeAdded[] = {
     "compute and energy of experiments, data generation and earlier attempts in other directories",
 };
 
-// The newest complete checkpoint of a run; empty if there is none.
+// The newest complete checkpoint of a run; empty if there is none. One that was found to be
+// damaged, or is being written, has a longer name.
 fs::path newest_checkpoint(const fs::path& run) {
+  constexpr std::string_view kPrefix = "step-";
   fs::path newest;
   for (const std::string& name : sorted_names(run / "checkpoints"))
-    if (name.starts_with("step-") && stamp_of(run / "checkpoints" / name / "checksums.json"))
+    if (name.starts_with(kPrefix) &&
+        name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos &&
+        stamp_of(run / "checkpoints" / name / "checksums.json"))
       newest = run / "checkpoints" / name;
   return newest;
 }
@@ -112,14 +118,17 @@ void count_compute(ReadRun& run) {
   }
   const ModelFacts& facts = run.run.facts;
   double flop = 0;
+  bool known = true;  // what each stage computes
   for (const auto& [name, count] : tokens) {
     run.cost.tokens += count;
     const auto stage = std::find_if(facts.stages.begin(), facts.stages.end(),
                                     [&](const auto& one) { return one.name == name; });
-    if (stage == facts.stages.end()) return;
-    flop += count * stage->training_flops_per_token;
+    if (stage == facts.stages.end())
+      known = false;
+    else
+      flop += count * stage->training_flops_per_token;
   }
-  if (flop > 0) run.cost.flop = flop;
+  if (known && flop > 0) run.cost.flop = flop;
 }
 
 // GPUs per node, of the last attempt; 0 if the run used none, empty if nothing says it.
@@ -427,14 +436,13 @@ class Form {
 
   void data() {
     const char* const s = "Data";
-    std::vector<std::string> sources, paths;
+    std::vector<std::string> sources;
+    std::set<std::string> paths;
     double bytes = 0, files = 0;
     for (const ReadRun& run : runs_) {
       sources.push_back(names_of(run, "data.train", "name"));
       for (const DocumentJson& file : json_at(run.data, "files")) {
-        const std::string path = text_at(file, "path");
-        if (std::find(paths.begin(), paths.end(), path) != paths.end()) continue;
-        paths.push_back(path);
+        if (!paths.insert(text_at(file, "path")).second) continue;
         bytes += number_at(file, "bytes").value_or(0);
         files += 1;
       }
