@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "core/build_info.h"
@@ -45,14 +44,11 @@ constexpr const char* kToBeAdded[] = {
     "compute and energy of experiments, data generation and earlier attempts in other directories",
 };
 
-// The newest complete checkpoint of a run; empty if there is none. One that was found to be
-// damaged, or is being written, has a longer name.
+// The newest complete checkpoint of a run; empty: there is none. Damaged ones have longer names.
 fs::path newest_checkpoint(const fs::path& run) {
-  constexpr std::string_view kPrefix = "step-";
   fs::path newest;
   for (const std::string& name : sorted_names(run / "checkpoints"))
-    if (name.starts_with(kPrefix) &&
-        name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos &&
+    if (name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == name.npos &&
         stamp_of(run / "checkpoints" / name / "checksums.json"))
       newest = run / "checkpoints" / name;
   return newest;
@@ -113,8 +109,7 @@ void count_compute(ReadRun& run) {
   try {
     tokens = tokens_of_stages(run.run.directory);
   } catch (const UserError& error) {
-    run.missing.push_back(fmt::format("{}: {}", run.run.name, error.what()));
-    return;
+    return run.missing.push_back(fmt::format("{}: {}", run.run.name, error.what()));
   }
   const ModelFacts& facts = run.run.facts;
   double flop = 0;
@@ -123,10 +118,8 @@ void count_compute(ReadRun& run) {
     run.cost.tokens += count;
     const auto stage = std::find_if(facts.stages.begin(), facts.stages.end(),
                                     [&](const auto& one) { return one.name == name; });
-    if (stage == facts.stages.end())
-      known = false;
-    else
-      flop += count * stage->training_flops_per_token;
+    known = known && stage != facts.stages.end();
+    if (known) flop += count * stage->training_flops_per_token;
   }
   if (known && flop > 0) run.cost.flop = flop;
 }
