@@ -140,6 +140,18 @@ TEST_F(CorpusFormats, FilesHaveAnyName) {
   EXPECT_THAT(complaint(directory_ / "a.txt"), HasSubstr("if its name ends in .parquet"));
 }
 
+// Files that only differ in their text have one descriptor, size and time, one after the other.
+TEST_F(CorpusFormats, NothingOfAnEarlierFileIsReadAgain) {
+  KINTSUGI_NEEDS_DUCKDB();
+  const auto time = fs::file_time_type::clock::now();
+  for (const char* text : {"one", "two", "six"}) {
+    copy_to("a.parquet", fmt::format("SELECT '{}' AS text FROM range(100)", text),
+            "FORMAT parquet, COMPRESSION uncompressed");
+    fs::last_write_time(directory_ / "a.parquet", time);
+    EXPECT_THAT(read(directory_ / "a.parquet").texts(), testing::Each(text));
+  }
+}
+
 TEST_F(CorpusFormats, OneTextThatIsNotUtf8CostsOneRow) {
   KINTSUGI_NEEDS_DUCKDB();
   copy_to("a.parquet", "SELECT 'number ' || i || ' of many' AS text FROM range(20000) t(i)",

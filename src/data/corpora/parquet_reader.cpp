@@ -124,9 +124,21 @@ class QueryError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A database in memory.
+// An empty database in memory, for all files: starting one takes as long as reading 10 MB.
 class Database {
  public:
+  static const Database& instance() {
+    static const Database one;  // tried again if it throws
+    return one;
+  }
+  ~Database() { api_.close(&database_); }
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  const Library& api() const { return api_; }
+  Handle handle() const { return database_; }
+
+ private:
   Database() : api_(library()) {
     Handle config = nullptr;
     api_.create_config(&config);
@@ -142,29 +154,36 @@ class Database {
     const std::string why = code != 0 ? complaint(error) : "";
     if (error != nullptr) api_.free(error);
     if (code != 0) failure("DuckDB cannot be started: {}", why);
-    if (api_.connect(database_, &connection_) != 0) failure("DuckDB cannot be started");
   }
-  ~Database() {
-    api_.disconnect(&connection_);
-    api_.close(&database_);
+
+  const Library& api_;
+  Handle database_ = nullptr;
+};
+
+class Connection {
+ public:
+  Connection() : api_(Database::instance().api()) {
+    if (api_.connect(Database::instance().handle(), &connection_) != 0)
+      failure("DuckDB cannot be started");
   }
-  Database(const Database&) = delete;
-  Database& operator=(const Database&) = delete;
+  ~Connection() { api_.disconnect(&connection_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
   const Library& api() const { return api_; }
-  Handle connection() const { return connection_; }
+  Handle handle() const { return connection_; }
 
  private:
   const Library& api_;
-  Handle database_ = nullptr, connection_ = nullptr;
+  Handle connection_ = nullptr;
 };
 
 // The rows of a query, which is executed while they are fetched.
 class Query {
  public:
-  Query(const Database& database, const std::string& sql) : api_(database.api()) {
+  Query(const Connection& connection, const std::string& sql) : api_(connection.api()) {
     try {
-      start(database, sql);
+      start(connection, sql);
     } catch (...) {
       clear();
       throw;
@@ -212,8 +231,8 @@ class Query {
  private:
   Handle vector(std::uint64_t column) const { return api_.data_chunk_get_vector(chunk_, column); }
 
-  void start(const Database& database, const std::string& sql) {
-    if (api_.prepare(database.connection(), sql.c_str(), &statement_) != 0)
+  void start(const Connection& connection, const std::string& sql) {
+    if (api_.prepare(connection.handle(), sql.c_str(), &statement_) != 0)
       throw QueryError(complaint(api_.prepare_error(statement_)));
     if (api_.pending_prepared_streaming(statement_, &pending_) != 0)
       throw QueryError(complaint(api_.pending_error(pending_)));
@@ -257,6 +276,7 @@ class ParquetReader::File {
         // A name could be a pattern, or be replaced meanwhile.
         source_(fmt::format("'/proc/self/fd/{}'", static_cast<int>(descriptor_))),
         row_(first_row) {
+    change_settings();
     read_row_groups();
     if (row_ > rows_) user_error("{} has changed: it has fewer rows than before", name_);
     choose_columns(keys);
@@ -308,15 +328,25 @@ class ParquetReader::File {
                        with_name(reason), row_ + 1);
   }
 
+  // Of this connection, or of all; older versions do not have them.
+  void change_settings() const {
+    for (const char* setting : {"streaming_buffer_size='1KB'",  // or 60,000 rows are read ahead
+                                "enable_external_file_cache=false",  // knows files by descriptor
+                                "parquet_metadata_cache=false"}) {
+      try {
+        Query(connection_, fmt::format("SET {}", setting)).next();
+      } catch (const QueryError&) {
+      }
+    }
+  }
+
   void read_row_groups() {
     constexpr std::int64_t kMostRows = std::int64_t{1} << 40;
     try {
-      // Otherwise 60,000 documents are read ahead.
-      Query(database_, "SET streaming_buffer_size='1KB'").next();
-      Query query(database_, fmt::format("SELECT DISTINCT row_group_id::BIGINT, "
-                                         "row_group_num_rows::BIGINT FROM parquet_metadata({}) "
-                                         "ORDER BY 1",
-                                         source_));
+      Query query(connection_, fmt::format("SELECT DISTINCT row_group_id::BIGINT, "
+                                           "row_group_num_rows::BIGINT FROM parquet_metadata({}) "
+                                           "ORDER BY 1",
+                                           source_));
       while (query.next()) {
         if (query.number(1) < 0 || query.number(1) > kMostRows)
           throw QueryError(fmt::format("a row group of {} rows", query.number(1)));
@@ -334,7 +364,7 @@ class ParquetReader::File {
 
   // With their types.
   std::vector<Column> described(const std::string& select) const {
-    Query query(database_, "DESCRIBE " + select);
+    Query query(connection_, "DESCRIBE " + select);
     std::vector<Column> columns;
     while (query.next()) {
       const std::string name(query.text(0));
@@ -380,7 +410,7 @@ class ParquetReader::File {
       select += column.is_text ? column.expression + ", "
                                : fmt::format("to_json({})::VARCHAR, ", column.expression);
     end_ = window_ == 0 ? rows_ : std::min(row_ + window_, group_end(row_));
-    query_.emplace(database_,
+    query_.emplace(connection_,
                    fmt::format("SELECT {}file_row_number FROM {} WHERE file_row_number >= {} AND "
                                "file_row_number < {}",
                                select, table(), row_, end_));
@@ -418,7 +448,7 @@ class ParquetReader::File {
   std::string name_;
   FileDescriptor descriptor_;
   std::string source_;
-  Database database_;
+  Connection connection_;
   std::vector<Column> columns_;
   std::vector<std::uint64_t> group_ends_;
   std::uint64_t row_ = 0, rows_ = 0, end_ = 0;
