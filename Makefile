@@ -21,6 +21,7 @@ all: build
 KINDS := required optional tool
 packages:
 	@scripts/install_packages.sh $(KINDS)
+	$(if $(filter test,$(KINDS)),@scripts/install_duckdb.sh $(BUILD)/duckdb)
 demo: KINDS += demo
 test sanitize sanitize-kernels fuzz-layouts fuzz-parsers kill-test fault-test hostile mutation-check kernel-mutation-check same-bits: KINDS += test demo
 test fault-test: KINDS += cluster
@@ -29,6 +30,7 @@ test: KINDS += browser hip
 # $(call configure,directory,flags)
 define configure
 @mkdir -p $(1)
+@[ ! -e $(BUILD)/duckdb ] || [ -e $(1)/duckdb ] || ln -s $(abspath $(BUILD)/duckdb) $(1)/duckdb
 @cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,$(GENERATOR)) -DCMAKE_BUILD_TYPE=Release $(2) $(CMAKE_FLAGS) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
 endef
 

@@ -1,6 +1,6 @@
 # Looks for everything in dependencies.txt that has to be linked. All that is missing is reported at once, with the packages that
 # hold it. Optional ones are looked for where they are used (mpi.cmake, dlib.cmake, hwloc.cmake, cuda.cmake, below for
-# SentencePiece).
+# SentencePiece and xz).
 set(KINTSUGI_MISSING "")
 
 macro(kintsugi_need name found)
@@ -100,3 +100,5 @@ kintsugi_report_missing()
 kintsugi_find_library(sentencepiece sentencepiece sentencepiece_processor.h)
 kintsugi_feature(SentencePiece ${sentencepiece_FOUND} "${sentencepiece_LIBRARY}"
                  "tokenizer.model files cannot be read: libsentencepiece-dev was not found")
+kintsugi_find_library(lzma lzma lzma.h)
+kintsugi_feature(xz ${lzma_FOUND} "${lzma_LIBRARY}" "corpora in .xz cannot be read: liblzma-dev was not found")

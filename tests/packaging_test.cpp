@@ -102,7 +102,7 @@ TEST(Packaging, TheInstallationPageNamesEveryPackage) {
 // Libraries that the program loads at run time are in no list of what it is linked with.
 TEST(Packaging, TheInstallationPageNamesTheLibrariesThatAreLoaded) {
   const std::string page = content_of(kRoot / "docs/install.md");
-  for (const char* name : {"libnccl2", "libnccl.so.2"}) EXPECT_THAT(page, testing::HasSubstr(name));
+  for (const char* name : {"libnccl2", "libnccl.so.2", "libduckdb.so"}) EXPECT_THAT(page, testing::HasSubstr(name));
 }
 
 // libasan, libtsan and libubsan: what a build for make sanitize loads besides.
@@ -155,7 +155,7 @@ TEST(Packaging, ContainersInstallWhatTheBinaryLoads) {
 TEST(Packaging, TheProgramSaysWhatWasLeftOut) {
   const std::string table = content_of(fs::path(kintsugi_binary()).parent_path() / "features.txt");
   for (const char* part :
-       {"SentencePiece", "CUDA, cuDNN", "MPI", "NCCL", "dlib", "hwloc", "SimGrid"})
+       {"SentencePiece", "xz", "CUDA, cuDNN", "MPI", "NCCL", "dlib", "hwloc", "SimGrid"})
     EXPECT_THAT(table, testing::HasSubstr("\n  " + std::string(part) + " "));
   std::string left_out;
   std::istringstream rows(table);

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
-#include "data/corpora/input_files.h"
+#include "data/corpora/record_reader.h"
 #include "data/stores/token_store.h"
 #include "eval/text.h"
 
@@ -85,22 +85,41 @@ EvalDocument list_in(const std::string& text, const std::string& field, const st
   return json;
 }
 
+// A few MB can expand to more than the memory.
+void check_unpacked(const std::string& path, std::size_t bytes) {
+  if (bytes > kMostUnpacked)
+    user_error(
+        "{} has more than {} when unpacked: unpack it, split it into several files, or use a "
+        "token store",
+        path, format_bytes(static_cast<double>(kMostUnpacked)));
+}
+
+// The rows or records of a file, as lines of JSON.
+std::string objects_of(const std::string& path) {
+  RecordReader reader(path);
+  std::string text;
+  for (Record record; reader.next(record);) {
+    text.append(record.bytes) += '\n';
+    check_unpacked(path, text.size());
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string read_whole_text(const std::string& path) {
   if (path == "-")
     return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  if (const CorpusFormat format = RecordReader::format_of(path);
+      format == CorpusFormat::Parquet || format == CorpusFormat::Warc)
+    return objects_of(path);
   TextStream stream(path);
   std::string text;
   std::vector<char> buffer(1 << 16);
   while (const std::size_t bytes = stream.read(buffer)) {
     text.append(buffer.data(), bytes);
-    // A few MB can expand to more than the memory; the size of a plain file is plain to see.
-    if (text.size() > kMostUnpacked && text.size() > stream.bytes_total())
-      user_error(
-          "{} has more than {} when unpacked: unpack it, split it into several files, or use a "
-          "token store",
-          path, format_bytes(static_cast<double>(kMostUnpacked)));
+    // The size of a plain file is plain to see.
+    if (text.size() > stream.bytes_total()) check_unpacked(path, text.size());
   }
   return text;
 }

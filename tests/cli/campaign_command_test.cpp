@@ -231,6 +231,30 @@ TEST_F(CampaignCommand, AnEditedNodeThatWasStoppedIsDoneAgain) {
   EXPECT_THAT(campaign("--status").out, HasSubstr("step 3 of 3"));
 }
 
+// On a full disk no stop file can be written, but Slurm can be asked.
+TEST_F(CampaignCommand, JobsAreCancelledOnAFullDisk) {
+  directory_.write("campaign.yaml",
+                   "campaign: {dir: c}\nnodes:\n  a: {run: base.yaml}\n  b: {run: base.yaml}\n");
+  for (const char* task : {"a", "b"}) {
+    fs::create_directories(directory_ / "c/.campaign/tasks");
+    fs::create_directories(directory_ / "c" / task);
+    directory_.write(fmt::format("c/.campaign/tasks/{}.plan.json", task),
+                     fmt::format(R"({{"fingerprint":"x","job_ids":["{}"],"gpus":1,"gpu_hours":1,)"
+                                 R"("earlier_gpu_hours":0}})",
+                                 *task == 'a' ? 71 : 72));
+  }
+  const Outcome outcome = run_in_shell(
+      "mkdir bin; echo 'exit 0' >bin/sbatch\n"
+      "echo 'echo \"71|RUNNING|n1|0:10|1:00\"; echo \"72|RUNNING|n2|0:10|1:00\"' >bin/squeue\n"
+      "echo 'mkdir \"asked: $*\"' >bin/scancel\n"
+      "for name in bin/*; do sed -i '1i #!/bin/sh' $name; chmod +x $name; done\n"
+      "(trap '' XFSZ; ulimit -f 0; PATH=$PWD/bin:$PATH \"$kintsugi\" campaign campaign.yaml "
+      "--cancel 2>&1; echo code $?) | cat");
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("not everything was cancelled: "), HasSubstr("stop"),
+                                 HasSubstr("code 1")));
+  EXPECT_TRUE(fs::exists(directory_ / "asked: --state=RUNNING --signal=USR1 71 72")) << outcome.out;
+}
+
 TEST_F(CampaignCommand, JobsRunAtTheSameTime) {
   // Each waits until the other one has begun.
   const char* meet =

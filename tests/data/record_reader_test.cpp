@@ -27,7 +27,7 @@ std::vector<std::string> documents_of(const std::filesystem::path& path,
   Document document;
   for (Record record; reader.next(record);) {
     if (!open) documents.emplace_back();
-    if (reader.jsonl()) {
+    if (reader.has_objects()) {
       parse_document(record.bytes, format, reader.name(), record.line, document);
       if (!format.prompt_key.empty()) documents.back() += document.prompt + "|";
       documents.back() += document.text;
@@ -89,7 +89,7 @@ TEST(RecordReader, SplitsPlainTextAtSafeBoundaries) {
       for (std::size_t i = 0; i + 2 <= text.size(); i += 2) text.replace(i, 2, "é");
     std::filesystem::remove(directory / "t.txt");
     const std::string file = directory.write("t.txt", text);
-    RecordReader::Sizes sizes;
+    RecordReader::Options sizes;
     sizes.segment = 50;
     sizes.longest_segment = 200;
     RecordReader reader(file, {}, sizes);
@@ -137,7 +137,7 @@ TEST(RecordReader, SegmentsEncodeLikeTheWhole) {
     const auto tokenizer = load_tokenizer(test_data_directory() + "/tokenizers/" + name);
     std::vector<std::int32_t> whole, joined;
     tokenizer->encode(text, whole);
-    RecordReader::Sizes sizes;
+    RecordReader::Options sizes;
     sizes.segment = 300;
     RecordReader reader(file, {}, sizes);
     int count = 0;
@@ -149,7 +149,7 @@ TEST(RecordReader, SegmentsEncodeLikeTheWhole) {
 
 TEST(RecordReader, RefusesEndlessLines) {
   const TemporaryDirectory directory;
-  RecordReader::Sizes sizes;
+  RecordReader::Options sizes;
   sizes.longest_line = 1000;
   RecordReader reader(directory.write("l.jsonl", "{}\n" + std::string(400'000, ' ')), {}, sizes);
   Record record;

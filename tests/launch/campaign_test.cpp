@@ -320,6 +320,20 @@ TEST(Campaign, ADivergedRunIsAFailedOneUnlessItIsCompared) {
 }
 
 // What the kernel says of a program whose file was replaced while it ran.
+// The last validation may be followed by many megabytes of other records.
+TEST(Campaign, AMetricIsFoundHoweverLongAgoItWasWritten) {
+  const TemporaryDirectory directory;
+  std::string records = "{\"step\":1,\"valid_loss\":3}\n{\"step\":2,\"valid_loss\":2.5}\n";
+  const std::string padding(1000, 'x');
+  for (int step = 3; step < 6003; ++step)
+    records += fmt::format("{{\"step\":{},\"loss\":2,\"note\":\"{}\"}}\n", step, padding);
+  directory.write("metrics.jsonl", records);
+  EXPECT_EQ(last_metric(directory.path(), "valid_loss"), 2.5);
+  EXPECT_EQ(last_metric(directory.path(), "loss"), 2.0);
+  EXPECT_EQ(last_metric(directory.path(), "accuracy"), std::nullopt);
+  EXPECT_EQ(last_metric(directory / "none", "loss"), std::nullopt);
+}
+
 TEST(Campaign, AProgramThatWasReplacedIsFoundAgain) {
   const TemporaryDirectory directory;
   const fs::path program = directory / "kintsugi", link = directory / "exe";

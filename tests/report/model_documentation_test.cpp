@@ -1,6 +1,7 @@
 // The answers of a model documentation, against closed forms of the runs that they are from.
 #include "report/documents/model_documentation.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -173,6 +174,45 @@ TEST_F(ModelDocumentation, MissingAndDamagedFilesAreListed) {
                     HasSubstr("config.yaml is not valid")));
   EXPECT_THAT(documentation_markdown(all), HasSubstr("not known"));
   EXPECT_EQ(documented_model_card(run, all), "");
+}
+
+// Sorted by name, both would be newer than the checkpoint that the run continues from.
+TEST_F(ModelDocumentation, DamagedAndUnfinishedCheckpointsAreNotTheModel) {
+  const DocumentedRun run = make("a");
+  for (const char* name : {"step-00000100.damaged", "step-00000200.tmp"})
+    write(fmt::format("a/checkpoints/{}/checksums.json", name), "{}\n");
+  EXPECT_EQ(row(model_documentation({run}), "version")["answer"], "step-00000100");
+}
+
+// Without the FLOPs of one stage the compute is unknown, but all its tokens were trained.
+TEST_F(ModelDocumentation, TokensOfAllStagesCountIfTheComputeOfOneIsUnknown) {
+  const DocumentedRun run = make("a");  // its stages are "anneal" and "main"
+  std::string records;
+  for (int step = 1; step <= 4; ++step)
+    records +=
+        fmt::format(R"({{"step":{},"tokens":{},"stage":"{}","tokens_per_s":1000,"step_time_s":1}})"
+                    "\n",
+                    step, 1000 * step, step <= 2 ? "main" : "anneal");
+  write("a/metrics.jsonl", records);
+  DocumentedRun known = run;
+  known.facts.stages = {{"main", 10}};
+  const Json all = model_documentation({known});
+  EXPECT_EQ(answer(all, "tokens"), 4000);
+  EXPECT_TRUE(row(all, "flop")["answer"].is_null());
+  known.facts.stages.push_back({"anneal", 20});
+  EXPECT_EQ(answer(model_documentation({known}), "flop"), 2000 * 10 + 2000 * 20);
+}
+
+// Comparing each of these paths with all others would take minutes.
+TEST_F(ModelDocumentation, ManyFilesAreCountedOnce) {
+  const DocumentedRun run = make("a");
+  constexpr int kFiles = 200'000;
+  std::string files;
+  for (int i = 0; i < 2 * kFiles; ++i)
+    files += fmt::format(R"({}{{"path":"/corpora/of/this/run/{}.bin","bytes":2}})",
+                         i > 0 ? "," : "", i % kFiles);
+  write("a/data.json", R"({"files":[)" + files + "]}");
+  EXPECT_EQ(answer(model_documentation({run}), "files"), 2.0 * kFiles);
 }
 
 TEST_F(ModelDocumentation, MarkdownAndTheCardOfTheCheckpoint) {

@@ -19,6 +19,7 @@
 #include "model/import/import.h"
 #include "serve/prompts.h"
 #include "support/compress.h"
+#include "support/duckdb_files.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
 #include "support/token_files.h"
@@ -375,14 +376,22 @@ FileParser tokenize_journal() {
           }};
 }
 
-void read_records(const fs::path& file) {
-  RecordReader reader(file);
-  Record record;
-  Document document;
-  while (reader.next(record))
-    if (reader.jsonl())
-      parse_document(record.bytes, {.text_key = "text", .prompt_key = "prompt"}, reader.name(),
-                     record.line, document);
+void read_records(const fs::path& file, const std::string& prompt_key = "prompt") {
+  for (const bool skip : {true, false}) {
+    RecordReader reader(file, {}, {.skip_damaged = skip});
+    Record record;
+    Document document;
+    while (reader.next(record)) {
+      if (!reader.has_objects()) continue;
+      try {
+        parse_document(record.bytes, {.text_key = "text", .prompt_key = prompt_key}, reader.name(),
+                       record.line, document);
+      } catch (const UserError&) {
+        if (!skip) throw;
+      }
+    }
+    for (const SkippedInput& one : reader.take_skipped()) to_string(one);
+  }
 }
 
 std::string json_lines() {
@@ -418,43 +427,97 @@ FileParser documents() {
           }};
 }
 
+std::string xz_lines() {
+  const TemporaryDirectory scratch;
+  const std::string file = scratch.write("a.jsonl", json_lines());
+  if (std::system(("xz -k '" + file + "'").c_str()) != 0) throw std::runtime_error("xz");
+  return content_of(file + ".xz");
+}
+
 FileParser compressed() {
   const std::string lines = json_lines();
   return {
       .name = "compressed",
       .samples = {{{"a.jsonl.gz", gzip(lines) + gzip("{\"text\": \"b\", \"prompt\": \"a\"}\n")}},
                   {{"a.jsonl.zst", zstd(lines) + zstd(lines)}},
-                  {{"a.txt.gz", gzip("text\n\nmore text")}}},
+                  {{"a.txt.gz", gzip("text\n\nmore text")}},
+                  {{"a.jsonl.xz", xz_lines()}}},
       .damaged = {},
       .read = [](const fs::path& directory) {
-        for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "a.txt.gz"})
+        for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "a.txt.gz", "a.jsonl.xz"})
           if (fs::exists(directory / name)) read_records(directory / name);
       }};
+}
+
+FileParser web_archive() {
+  std::string plain, packed;
+  for (int i = 0; i < 5; ++i) {
+    const std::string text = std::string(static_cast<std::size_t>(30 * i), 'x') + "\u00fc\n";
+    const std::string record = fmt::format(
+        "WARC/1.0\r\nWARC-Type: {}\r\nWARC-Target-URI: http://a/{}\r\nContent-Length: {}\r\n\r\n{}"
+        "\r\n\r\n",
+        i == 0  ? "warcinfo"
+        : i < 4 ? "conversion"
+                : "response",
+        i, text.size() + 17, "HTTP/1.1 200\r\n\r\n " + text);
+    plain += record;
+    packed += gzip(record);
+  }
+  return {.name = "web-archive",
+          .samples = {{{"a.warc", plain}}, {{"a.wet.gz", packed}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            for (const char* name : {"a.warc", "a.wet.gz"})
+              if (fs::exists(directory / name)) read_records(directory / name, "");
+          }};
+}
+
+// By DuckDB's library, where it is installed.
+std::vector<FileParser> parquet() {
+  name_duckdb();
+  if (!parquet_problem().empty()) return {};
+  const TemporaryDirectory scratch;
+  FileParser parser{.name = "parquet", .samples = {}, .damaged = {}, .read = [](const fs::path& d) {
+                      read_records(d / "a.parquet");
+                    }};
+  for (const char* packing : {"zstd", "snappy", "uncompressed"}) {
+    execute_in_duckdb(fmt::format(
+        "COPY (SELECT 'text ' || i AS text, 'p' AS prompt, [i] AS list, {{'a': i, 'b': NULL}} AS "
+        "meta FROM range(300) t(i)) TO '{}' (FORMAT parquet, COMPRESSION {}, ROW_GROUP_SIZE 100)",
+        (scratch / "a.parquet").string(), packing));
+    parser.samples.push_back({{"a.parquet", content_of(scratch / "a.parquet")}});
+  }
+  return {parser};
 }
 
 }  // namespace
 
 std::vector<FileParser> data_parsers() {
-  return {safetensors(),
-          prompt_settings(),
-          prompts(),
-          examples(),
-          tokenizer_json(),
-          sentencepiece(),
-          tiktoken(),
-          token_store(),
-          store_info(),
-          tokenize_journal(),
-          jsonl(),
-          compressed(),
-          packing_index(),
-          documents(),
-          torch_file(),
-          pickles(),
-          foreign_checkpoint("dcp-metadata", "torch-dist-llama/iter_0000020", {".metadata"}),
-          foreign_checkpoint("dcp-blobs", "torch-dist-llama/iter_0000020",
-                             {"__0_0.distcp", "__1_0.distcp"}),
-          foreign_checkpoint("megatron-ranks", "megatron-qwen2", {})};
+  std::vector<FileParser> parsers = parquet();
+  std::vector<FileParser> others = {
+      safetensors(),
+      prompt_settings(),
+      prompts(),
+      examples(),
+      tokenizer_json(),
+      sentencepiece(),
+      tiktoken(),
+      token_store(),
+      store_info(),
+      tokenize_journal(),
+      jsonl(),
+      compressed(),
+      web_archive(),
+      packing_index(),
+      documents(),
+      torch_file(),
+      pickles(),
+      foreign_checkpoint("dcp-metadata", "torch-dist-llama/iter_0000020", {".metadata"}),
+      foreign_checkpoint("dcp-blobs", "torch-dist-llama/iter_0000020",
+                         {"__0_0.distcp", "__1_0.distcp"}),
+      foreign_checkpoint("megatron-ranks", "megatron-qwen2", {})};
+  parsers.insert(parsers.end(), others.begin(), others.end());
+  return parsers;
 }
 
 }  // namespace kintsugi

@@ -172,17 +172,28 @@ std::string status_text(const Campaign& campaign, const TaskViews& views) {
 
 void cancel_campaign(const Campaign& campaign, const TaskViews& views) {
   bool any = false;
-  std::vector<std::string> runs, commands;
+  std::vector<std::string> runs, commands, problems;
+  // On a full disk, what needs no file is cancelled nevertheless.
+  const auto write = [&](const fs::path& file) {
+    try {
+      write_file_atomically(file, "kintsugi campaign --cancel\n");
+      return true;
+    } catch (const std::exception& error) {
+      problems.emplace_back(error.what());
+      return false;
+    }
+  };
   for (std::size_t task = 0; task < views.size(); ++task) {
     const TaskView& view = views[task];
     if (!view.active()) continue;
     any = true;
     const bool run = campaign.kind_of(task) == CampaignNodeKind::Run;
-    // A job that has not started must not find it later.
-    if (run && view.state == TaskState::Running)
-      write_file_atomically(campaign.directory_of(task) / "stop", "kintsugi campaign --cancel\n");
     if (!view.queue.empty())
       for (const std::string& id : view.plan.job_ids) (run ? runs : commands).push_back(id);
+    // A job that has not started must not find it later.
+    if (run && view.state == TaskState::Running && !write(campaign.directory_of(task) / "stop") &&
+        view.queue.empty())
+      continue;
     fmt::print("{}: {}\n", campaign.name_of(task),
                view.state == TaskState::Queued ? "removed from the queue"
                : run                           ? "asked to save and stop"
@@ -192,10 +203,10 @@ void cancel_campaign(const Campaign& campaign, const TaskViews& views) {
   stop_jobs(runs);
   kill_jobs(commands);
   if (is_locked(campaign)) {
-    write_file_atomically(campaign_stop_file(campaign.directory()), "kintsugi campaign --cancel\n");
-    fmt::print("nothing more is started\n");
+    if (write(campaign_stop_file(campaign.directory()))) fmt::print("nothing more is started\n");
     any = true;
   }
+  if (!problems.empty()) failure("not everything was cancelled: {}", problems.front());
   if (!any)
     user_error("nothing of {} runs: there is nothing to cancel", campaign.directory().string());
 }

@@ -51,6 +51,7 @@ void report_dropped(const PrepareCommand& command, const PrepareResult& result) 
              options.max_length, command.too_long);
   if (counts.bad > 0) log_warning("skipped {}:", format_number(counts.bad, "bad line"));
   for (const std::string& error : result.first_bad) log_warning("  {}", error);
+  warn_of_skipped(result.skipped);
 }
 
 void report_prepared(const PrepareCommand& command, const PrepareResult& result) {
@@ -95,12 +96,13 @@ void run_prepare_chat(PrepareCommand& command) {
 
 void add_data_prepare_chat(CLI::App& data) {
   CLI::App* app = data.add_subcommand("prepare-chat",
-                                      "Convert JSONL of conversations, prompts, preferences or "
+                                      "Convert conversations, prompts, preferences or "
                                       "labelled texts into a token store for fine-tuning");
   const AddOption add(*app);
   const auto command = std::make_shared<PrepareCommand>();
   PrepareOptions& options = command->options;
-  add("--input", command->inputs, "JSONL files or 'patterns' (plain, gzip, zstd)", kRequired);
+  add("--input", command->inputs,
+      "JSONL or Parquet files or 'patterns' (JSONL also in gzip, zstd or xz)", kRequired);
   add("--tokenizer", command->tokenizer,
       "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
       ".tiktoken",
@@ -123,7 +125,7 @@ void add_data_prepare_chat(CLI::App& data) {
       "classes in the order of their ids (default: those in the data, sorted)")
       ->delimiter(',');
   add("--skip-bad", options.skip_bad,
-      "skip and count bad lines instead of stopping at the first one");
+      "skip and report bad lines and damaged parts of files instead of stopping at the first one");
   add("--threads", options.threads, "0: one per core", whole_number(between(0, 4096)),
       kShowDefault);
   add("--overwrite", options.overwrite, "replace a store of this name");

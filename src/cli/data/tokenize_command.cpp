@@ -71,6 +71,7 @@ void report(const TokenizeCommand& command, const TokenizeResult& result, double
   if (counts.invalid_lines > 0)
     log_warning("{} malformed lines skipped, the first: {}", counts.invalid_lines,
                 result.first_invalid);
+  warn_of_skipped(result.skipped);
   if (stopped)
     log_info("{} received: progress is saved; run the same command again to continue",
              StopSignals::received());
@@ -109,29 +110,31 @@ void run_tokenize(TokenizeCommand& command) {
 void add_data_tokenize(CLI::App& data) {
   CLI::App* app = data.add_subcommand(
       "tokenize",
-      "Tokenize text or JSONL (plain, gzip, zstd) into a token store (Megatron .bin, .idx)");
+      "Tokenize text, JSONL, Parquet or web archives into a token store (Megatron .bin, .idx)");
   const AddOption add(*app);
   const auto command = std::make_shared<TokenizeCommand>();
   TokenizeOptions& options = command->options;
   add("--input", command->inputs,
-      "files or 'patterns'; .jsonl, .ndjson and .json files have one document per line, any other "
-      "file is one document",
+      "files or 'patterns', perhaps compressed with gzip, zstd or xz; .jsonl, .ndjson and .json "
+      "files have one document per line, .parquet files one per row, .warc and .wet files one per "
+      "record, any other file is one document",
       kRequired);
   add("--tokenizer", command->tokenizer,
       "bytes, a tokenizer.json or its directory, a run directory, a SentencePiece .model, a "
       ".tiktoken",
       kRequired);
   add("--output", command->output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json", kRequired);
-  add("--text-key", options.format.text_key, "JSONL key of the text", kShowDefault);
+  add("--text-key", options.format.text_key,
+      "JSON key or column of the text; of Parquet also meta.text", kShowDefault);
   add("--prompt-key", options.format.prompt_key,
-      "JSONL key of a prompt that precedes the text and has no loss; writes PREFIX.mask");
+      "JSON key or column of a prompt that precedes the text and has no loss; writes PREFIX.mask");
   CLI::Option* none =
       add("--no-eod", command->no_end_of_document, "append no end-of-document token");
   add("--eod", command->end_of_document,
       "token or id appended to each document instead of the tokenizer's own")
       ->excludes(none);
   add("--skip-invalid", options.skip_invalid,
-      "skip and count malformed JSONL lines instead of stopping");
+      "skip and report malformed lines and damaged parts of files instead of stopping");
   add("--threads", options.threads, "0: one per core", whole_number(between(0, 4096)),
       kShowDefault);
   add("--shard-size", command->shard_size,

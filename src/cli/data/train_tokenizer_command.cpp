@@ -27,7 +27,7 @@ struct TrainTokenizerArguments {
   std::string vocab, output, eos, pre_tokenizer = "gpt2", text_key = "text", sample_bytes = "0";
   std::int64_t min_frequency = 2;
   int threads = 0;
-  bool overwrite = false;
+  bool overwrite = false, skip_invalid = false;
 };
 
 // Created before the counting, which may take hours, so that errors are reported early. The
@@ -91,7 +91,12 @@ void train_tokenizer(const TrainTokenizerArguments& arguments) {
                                       .format = {.text_key = arguments.text_key, .prompt_key = ""},
                                       .threads = arguments.threads,
                                       .sample_bytes = parse_bytes(arguments.sample_bytes),
+                                      .skip_invalid = arguments.skip_invalid,
                                       .progress = progress->callback()});
+  if (corpus.invalid_lines > 0)
+    log_warning("{} malformed lines skipped, one of them: {}", corpus.invalid_lines,
+                corpus.first_invalid);
+  warn_of_skipped(corpus.skipped);
   const std::vector<PreTokenCount> pre_tokens = corpus.counts();
   if (pre_tokens.empty())
     user_error("there is no text in {}{}", files.at(0).string(),
@@ -128,7 +133,8 @@ void add_data_train_tokenizer(CLI::App& data) {
   CLI::App* command =
       data.add_subcommand("train-tokenizer", "Learn a byte-level BPE vocabulary from text");
   const AddOption add(*command);
-  add("--input", arguments->inputs, "Text or JSONL files and patterns, plain, gzip or zstd",
+  add("--input", arguments->inputs,
+      "Text, JSONL, Parquet or WARC files and patterns, plain or compressed with gzip, zstd or xz",
       kRequired);
   add("--vocab", arguments->vocab,
       "Vocabulary size (32k), including the 256 bytes and the special tokens", kRequired);
@@ -139,7 +145,10 @@ void add_data_train_tokenizer(CLI::App& data) {
   add("--eos", arguments->eos, "Special token that ends a document (default: the first one)");
   add("--min-frequency", arguments->min_frequency, "A pair must occur this often to become a token",
       whole_number(at_least(0)), kShowDefault);
-  add("--text-key", arguments->text_key, "JSONL key of the text", kShowDefault);
+  add("--text-key", arguments->text_key,
+      "JSON key or column of the text; of Parquet also meta.text", kShowDefault);
+  add("--skip-invalid", arguments->skip_invalid,
+      "Skip and report malformed lines and damaged parts of files instead of stopping");
   add("--threads", arguments->threads, "0: one per core", whole_number(between(0, 4096)),
       kShowDefault);
   add("--sample-bytes", arguments->sample_bytes,

@@ -14,14 +14,17 @@ using InputJson = nlohmann::json;
 
 bool names_text(const std::filesystem::path& path) {
   std::filesystem::path name = path.filename();
-  if (name.extension() == ".gz" || name.extension() == ".zst" || name.extension() == ".zstd")
-    name = name.stem();
+  for (const char* packed : {".gz", ".zst", ".zstd", ".xz"})
+    if (name.extension() == packed) {
+      name = name.stem();
+      break;
+    }
   return name.extension() == ".txt";
 }
 
 std::string format_of(const DocumentInputOptions& options) {
   if (options.format != "auto") return options.format;
-  if (RecordReader::is_jsonl(options.path)) return "jsonl";
+  if (RecordReader::has_objects(options.path)) return "jsonl";
   return options.path == "-" || names_text(options.path) ? "lines" : "store";
 }
 
@@ -79,7 +82,7 @@ DocumentInput::DocumentInput(const DocumentInputOptions& options,
   if (options.path == "-")
     unread_ = standard_input_ = read_text_file("/dev/stdin");
   else
-    file_.emplace(options.path, RecordOffset{}, RecordReader::Sizes{.lines = true});
+    file_.emplace(options.path, RecordOffset{}, RecordReader::Options{.lines = true});
 }
 
 DocumentInput::~DocumentInput() = default;

@@ -241,7 +241,8 @@ Example parse_example(std::string_view line, ExampleKind kind, bool as_chat) {
   return labelled_text(object);
 }
 
-ExampleLines::ExampleLines(std::vector<std::filesystem::path> files) : files_(std::move(files)) {
+ExampleLines::ExampleLines(std::vector<std::filesystem::path> files, bool skip_damaged)
+    : files_(std::move(files)), skip_damaged_(skip_damaged) {
   for (const auto& file : files_) bytes_total_ += std::filesystem::file_size(file);
 }
 
@@ -252,11 +253,14 @@ std::vector<ExampleLine> ExampleLines::next(std::size_t bytes) {
   while (lines.empty() || read < bytes) {
     if (!reader_) {
       if (opened_ == files_.size()) break;
-      RecordReader::Sizes sizes;
-      sizes.longest_line = kLongestExample;
-      reader_ = std::make_unique<RecordReader>(files_[opened_++], RecordOffset{}, sizes);
+      RecordReader::Options options;
+      options.longest_line = kLongestExample;
+      options.skip_damaged = skip_damaged_;
+      reader_ = std::make_unique<RecordReader>(files_[opened_++], RecordOffset{}, options);
     }
-    if (!reader_->next(record)) {
+    const bool more = reader_->next(record);
+    for (SkippedInput& one : reader_->take_skipped()) skipped_.push_back(std::move(one));
+    if (!more) {
       bytes_before_ += reader_->bytes_total();
       reader_.reset();
       continue;

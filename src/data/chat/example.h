@@ -70,19 +70,22 @@ auto at_line(const ExampleLine& line, F f) {
   }
 }
 
-// Reads the lines of several files (JSONL, plain, gzip or zstd) in order, without empty ones.
+// Reads the objects of several files (lines of JSONL, rows of Parquet) in order.
 class ExampleLines {
  public:
-  explicit ExampleLines(std::vector<std::filesystem::path> files);
+  explicit ExampleLines(std::vector<std::filesystem::path> files, bool skip_damaged = false);
   // Lines of about this many bytes, at least one; none at the end.
   std::vector<ExampleLine> next(std::size_t bytes);
   double fraction_read() const;  // of the bytes on disk
+  const std::vector<SkippedInput>& skipped() const { return skipped_; }
 
  private:
   std::vector<std::filesystem::path> files_;
   std::size_t opened_ = 0;
   std::unique_ptr<RecordReader> reader_;
   std::uint64_t bytes_before_ = 0, bytes_total_ = 0;
+  bool skip_damaged_;
+  std::vector<SkippedInput> skipped_;
 };
 
 // Which tokens of a conversation are trained.

@@ -185,9 +185,11 @@ class PrepareJob {
     if (options_.inputs.empty()) user_error("there are no input files");
     for (const fs::path& input : options_.inputs) {
       if (!fs::is_regular_file(input)) user_error("{} is not a regular file", input.string());
-      if (!RecordReader::is_jsonl(input))
-        user_error("{} is not JSONL by its name: examples are lines of .jsonl, .ndjson or .json",
-                   input.string());
+      if (!RecordReader::has_objects(input))
+        user_error(
+            "{} is not JSONL by its name: examples are lines of .jsonl, .ndjson or .json, or rows "
+            "of .parquet",
+            input.string());
       refuse_input_name(input, options_.output);
     }
     refuse_inputs_as_store(options_.output, options_.inputs);
@@ -197,7 +199,7 @@ class PrepareJob {
     if (options_.kind) {
       result_.kind = *options_.kind;
     } else {
-      ExampleLines lines(options_.inputs);
+      ExampleLines lines(options_.inputs, options_.skip_bad);
       const std::vector<ExampleLine> first = lines.next(1);
       if (first.empty()) user_error("the inputs contain no example");
       result_.kind = at_line(first[0], [&] { return kind_of_example(first[0].text); });
@@ -225,7 +227,7 @@ class PrepareJob {
     if (!options_.labels.empty()) {
       labels_ = LabelSet(options_.labels);
     } else {
-      ExampleLines lines(options_.inputs);
+      ExampleLines lines(options_.inputs, options_.skip_bad);
       for (auto batch = lines.next(options_.batch_bytes); !batch.empty();
            batch = lines.next(options_.batch_bytes))
         for (const ExampleLine& line : batch) {
@@ -242,7 +244,7 @@ class PrepareJob {
   }
 
   void write(TokenWriter& writer, const PrepareProgress& progress) {
-    ExampleLines lines(options_.inputs);
+    ExampleLines lines(options_.inputs, options_.skip_bad);
     for (auto batch = lines.next(options_.batch_bytes); !batch.empty();
          batch = lines.next(options_.batch_bytes)) {
       for (const Outcome& outcome : encode_all(batch)) {
@@ -253,6 +255,7 @@ class PrepareJob {
       result_.stopped = true;
       return;
     }
+    result_.skipped = lines.skipped();
   }
 
   std::vector<Outcome> encode_all(const std::vector<ExampleLine>& lines) {

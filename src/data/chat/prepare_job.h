@@ -15,10 +15,10 @@ namespace kintsugi {
 enum class TooLong : std::uint8_t { Drop, KeepStart, KeepEnd, Error };
 TooLong parse_too_long(std::string_view name);  // drop, keep_start, keep_end, error
 
-// Converts JSONL of examples into a token store of one shard: a document for each example, with
-// PREFIX.mask, for labels with PREFIX.labels. The output depends only on the inputs, the tokenizer
-// and the options. The files get their final names at the very end; a job that is stopped or fails
-// leaves nothing.
+// Converts JSONL or Parquet of examples into a token store of one shard: a document for each
+// example, with PREFIX.mask, for labels with PREFIX.labels. The output depends only on the inputs,
+// the tokenizer and the options. The files get their final names at the very end; a job that is
+// stopped or fails leaves nothing.
 struct PrepareOptions {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;     // PREFIX
@@ -27,7 +27,7 @@ struct PrepareOptions {
   std::vector<std::string> labels;  // in the order of their ids; empty: those in the data
   std::int64_t max_length = 0;      // tokens of an example, or of both answers of a pair; 0: any
   TooLong too_long = TooLong::Drop;
-  bool skip_bad = false;  // count bad lines instead of stopping at the first one
+  bool skip_bad = false;  // count bad lines, and damaged data, instead of stopping at the first
   bool overwrite = false;
   int threads = 0;                        // 0: one per core
   std::size_t batch_bytes = 1024 * 1024;  // of lines that are encoded at once
@@ -45,6 +45,7 @@ struct PrepareResult {
   ExampleKind kind = ExampleKind::Chat;
   PrepareCounts counts;
   std::vector<std::string> first_bad;      // the errors of the first five bad lines
+  std::vector<SkippedInput> skipped;       // damaged parts of the inputs
   std::vector<std::string> labels;         // Classification
   std::vector<std::int64_t> label_counts;  // examples written with each of them
 };

@@ -40,230 +40,93 @@ std::size_t character_boundary(std::string_view text, std::size_t at) {
 
 constexpr std::size_t kBatchBytes = 512 * 1024;
 
-constexpr int kMaxDepth = 512;
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// Whether one of eight bytes is a quote, a backslash, a control character or not ASCII.
-bool any_special(std::uint64_t word) {
-  constexpr std::uint64_t kOnes = 0x0101010101010101, kHigh = 0x8080808080808080;
-  const auto has_zero = [](std::uint64_t v) { return (v - kOnes) & ~v & kHigh; };
-  const std::uint64_t quote = has_zero(word ^ (kOnes * '"'));
-  const std::uint64_t backslash = has_zero(word ^ (kOnes * '\\'));
-  const std::uint64_t control = (word - kOnes * 0x20) & ~word & kHigh;
-  return ((word & kHigh) | quote | backslash | control) != 0;
-}
-
-class Scanner {
- public:
-  explicit Scanner(std::string_view line) : line_(line) {}
-
-  [[noreturn]] void fail(std::string message) const {
-    throw JsonLineError(std::move(message), at_ + 1);
-  }
-  std::size_t at() const { return at_; }
-  char peek() const { return at_ < line_.size() ? line_[at_] : '\0'; }
-  bool at_end() const { return at_ == line_.size(); }
-
-  void space() {
-    while (at_ < line_.size() &&
-           (line_[at_] == ' ' || line_[at_] == '\t' || line_[at_] == '\r' || line_[at_] == '\n'))
-      ++at_;
-  }
-  bool take(char c) {
-    if (at_end() || line_[at_] != c) return false;
-    ++at_;
-    return true;
-  }
-  void expect(char c, const char* where) {
-    if (!take(c)) fail(fmt::format("expected '{}' {}", c, where));
-  }
-  // Parses a string and appends its value to `value` unless that is nullptr.
-  void string(std::string* value);
-  // Parses any value and discards it.
-  void skip_value(int depth = 1);
-
- private:
-  void escape(std::string* value);
-  std::uint32_t four_digits();
-  void number();
-  void word(std::string_view name) {
-    if (line_.substr(at_, name.size()) != name) fail("expected a value");
-    at_ += name.size();
-  }
-  template <class Entry>
-  void list(char close, const char* where, Entry entry);
-
-  std::string_view line_;
-  std::size_t at_ = 0;
-};
-
-void Scanner::string(std::string* value) {
-  expect('"', "before a string");
-  std::size_t start = at_;  // the first byte not copied yet
-  const auto flush = [&] {
-    if (value != nullptr) value->append(line_, start, at_ - start);
-  };
-  while (true) {
-    std::uint64_t word = 0;
-    while (at_ + 8 <= line_.size()) {
-      std::memcpy(&word, line_.data() + at_, 8);
-      if (any_special(word)) break;
-      at_ += 8;
-    }
-    if (at_end()) fail("the line ends inside a string");
-    const char c = line_[at_];
-    if (c == '"') {
-      flush();
-      ++at_;
-      return;
-    }
-    if (c == '\\') {
-      flush();
-      escape(value);
-      start = at_;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      fail(fmt::format("an unescaped control character ({:#04x}) in a string",
-                       static_cast<unsigned>(c)));
-    } else {
-      const std::size_t length = utf8_character_length(line_.substr(at_));
-      if (length == 0) fail("invalid UTF-8");
-      at_ += length;
-    }
-  }
-}
-
-std::uint32_t Scanner::four_digits() {
-  std::uint32_t code = 0;
-  for (int i = 0; i < 4; ++i) {
-    const char c = peek();
-    const int digit = is_digit(c)              ? c - '0'
-                      : (c >= 'a' && c <= 'f') ? c - 'a' + 10
-                      : (c >= 'A' && c <= 'F') ? c - 'A' + 10
-                                               : -1;
-    if (digit < 0) fail("expected four hexadecimal digits after \\u");
-    code = code * 16 + static_cast<std::uint32_t>(digit);
-    ++at_;
-  }
-  return code;
-}
-
-void Scanner::escape(std::string* value) {
-  constexpr std::string_view kNames = "\"\\/bfnrt", kValues = "\"\\/\b\f\n\r\t";
-  ++at_;  // the backslash
-  const char name = peek();
-  if (const std::size_t simple = kNames.find(name); simple != std::string_view::npos && !at_end()) {
-    if (value != nullptr) value->push_back(kValues[simple]);
-    ++at_;
-    return;
-  }
-  if (!take('u')) fail("an unknown escape in a string");
-  std::uint32_t code = four_digits();
-  if (code >= 0xDC00 && code < 0xE000)
-    fail("the second half of a surrogate pair without the first");
-  if (code >= 0xD800 && code < 0xDC00) {
-    const bool second = take('\\') && take('u');
-    const std::uint32_t low = second ? four_digits() : 0;
-    if (low < 0xDC00 || low >= 0xE000)
-      fail("the first half of a surrogate pair without the second");
-    code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-  }
-  if (value != nullptr) utf8_append(*value, code);
-}
-
-void Scanner::number() {
-  const auto digits = [&] {
-    if (!is_digit(peek())) fail("expected a digit");
-    while (is_digit(peek())) ++at_;
-  };
-  take('-');
-  if (!take('0')) digits();
-  if (take('.')) digits();
-  if (take('e') || take('E')) {
-    if (!take('+')) take('-');
-    digits();
-  }
-}
-
-template <class Entry>
-void Scanner::list(char close, const char* where, Entry entry) {
-  ++at_;
-  space();
-  if (take(close)) return;
-  do {
-    space();
-    entry();
-    space();
-  } while (take(','));
-  expect(close, where);
-}
-
-void Scanner::skip_value(int depth) {
-  if (depth > kMaxDepth) fail(fmt::format("nested deeper than {}", kMaxDepth));
-  switch (peek()) {
-    case '"':
-      return string(nullptr);
-    case '{':
-      return list('}', "at the end of an object", [&] {
-        string(nullptr);
-        space();
-        expect(':', "after a key");
-        space();
-        skip_value(depth + 1);
-      });
-    case '[':
-      return list(']', "at the end of an array", [&] { skip_value(depth + 1); });
-    case 't':
-      return word("true");
-    case 'f':
-      return word("false");
-    case 'n':
-      return word("null");
-    default:
-      if (peek() != '-' && !is_digit(peek())) fail("expected a value");
-      number();
-  }
-}
-
-struct RequestedKey {
-  std::string_view key;
-  std::string& value;
-  bool found = false;
-};
-
-std::string list_keys(const std::vector<std::string>& keys) {
-  constexpr std::size_t kMaxListed = 8;
-  std::string text;
-  for (std::size_t i = 0; i < keys.size() && i < kMaxListed; ++i)
-    text += (i > 0 ? ", '" : "'") + keys[i] + "'";
-  return keys.empty() ? "no keys" : text + (keys.size() > kMaxListed ? " …" : "");
-}
-
 }  // namespace
 
-bool RecordReader::is_jsonl(const std::filesystem::path& path) {
+CorpusFormat RecordReader::format_of(const std::filesystem::path& path) {
   std::filesystem::path name = path.filename();
-  if (name.extension() == ".gz" || name.extension() == ".zst" || name.extension() == ".zstd")
-    name = name.stem();
+  if (name.extension() == ".parquet") return CorpusFormat::Parquet;
+  for (const char* packed : {".gz", ".zst", ".zstd", ".xz"})
+    if (name.extension() == packed) {
+      name = name.stem();
+      break;
+    }
   const std::string ending = name.extension().string();
-  return ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
+  if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return CorpusFormat::Jsonl;
+  return ending == ".warc" || ending == ".wet" ? CorpusFormat::Warc : CorpusFormat::Text;
+}
+
+bool RecordReader::is_jsonl(const std::filesystem::path& path) {
+  return format_of(path) == CorpusFormat::Jsonl;
+}
+bool RecordReader::has_objects(const std::filesystem::path& path) {
+  return format_of(path) != CorpusFormat::Text;
+}
+const char* RecordReader::unit_of(const std::filesystem::path& path) {
+  const CorpusFormat format = format_of(path);
+  return format == CorpusFormat::Parquet ? "row" : format == CorpusFormat::Warc ? "record" : "line";
 }
 
 RecordReader::RecordReader(const std::filesystem::path& path, RecordOffset from)
-    : RecordReader(path, from, Sizes{}) {}
+    : RecordReader(path, from, Options{}) {}
 
-RecordReader::RecordReader(const std::filesystem::path& path, RecordOffset from, Sizes sizes)
-    : name_(path.string()), jsonl_(is_jsonl(path)), sizes_(sizes), stream_(path), position_(from) {
-  if (from.text_bytes == 0) return;
-  stream_.skip(from.text_bytes - 1);
+RecordReader::RecordReader(const std::filesystem::path& path, RecordOffset from, Options options)
+    : name_(path.string()),
+      format_(format_of(path)),
+      options_(std::move(options)),
+      position_(from),
+      bytes_total_(std::filesystem::is_regular_file(path) ? std::filesystem::file_size(path) : 0) {
+  if (format_ == CorpusFormat::Parquet) {
+    open_parquet(path);
+    return;
+  }
+  stream_.emplace(path);
+  if (from.text_bytes > 0) skip_text(from.text_bytes);
+}
+
+void RecordReader::open_parquet(const std::filesystem::path& path) {
+  try {
+    parquet_.emplace(path, options_.keys, position_.line);
+  } catch (const DamagedInput& error) {
+    if (!options_.skip_damaged) throw;
+    skipped_.push_back({name_, "byte", 0, bytes_total_, error.reason(), {}});
+  }
+}
+
+void RecordReader::skip_text(std::uint64_t bytes) {
+  stream_->skip(bytes - 1, options_.skip_damaged);
   char last = 0;
-  if (stream_.read({&last, 1}) == 0)
-    user_error("{} has changed: its text is shorter than before", name_);
+  while (true) {
+    try {
+      if (stream_->read({&last, 1}) > 0) break;
+      user_error("{} has changed: its text is shorter than before", name_);
+    } catch (const DamagedInput&) {
+      if (!options_.skip_damaged) throw;
+      stream_->resume();
+    }
+  }
   after_break_ = last == '\n';
 }
 
+std::uint64_t RecordReader::bytes_read() const {
+  if (stream_) return stream_->bytes_read();
+  if (!parquet_ || parquet_->rows() == 0) return bytes_total_;
+  return static_cast<std::uint64_t>(static_cast<double>(bytes_total_) *
+                                    static_cast<double>(parquet_->row()) /
+                                    static_cast<double>(parquet_->rows()));
+}
+
 bool RecordReader::next(Record& record) {
-  return jsonl_ || sizes_.lines ? next_line(record) : next_segment(record);
+  switch (format_) {
+    case CorpusFormat::Parquet:
+      return next_row(record);
+    case CorpusFormat::Warc:
+      return next_archived(record);
+    case CorpusFormat::Jsonl:
+      return next_line(record);
+    case CorpusFormat::Text:
+      break;
+  }
+  return options_.lines ? next_line(record) : next_segment(record);
 }
 
 bool RecordReader::fill() {
@@ -273,78 +136,293 @@ bool RecordReader::fill() {
     end_ -= begin_;
     begin_ = 0;
   }
-  if (buffer_.size() < end_ + kReadBytes) buffer_.resize(std::max(end_ * 2, end_ + kReadBytes));
-  const std::size_t got = stream_.read(std::span(buffer_).subspan(end_));
+  // The old and the new memory exist at once, so it does not double near the limit.
+  if (buffer_.size() < end_ + kReadBytes)
+    buffer_.resize(end_ + std::max(kReadBytes, std::min(end_, options_.longest_line / 8)));
+  std::size_t got = 0;
+  do {
+    try {
+      got = stream_->read(std::span(buffer_).subspan(end_));
+    } catch (const DamagedInput& damage) {
+      if (!options_.skip_damaged) throw;
+      damage_ = damage;
+    }
+    // The one document of a text goes on.
+  } while (damage_ && format_ == CorpusFormat::Text && !options_.lines && pass_damage());
   end_ += got;
   finished_ = got == 0;
   return !finished_;
 }
 
+void RecordReader::take(std::size_t bytes) {
+  begin_ += bytes;
+  position_.text_bytes += bytes;
+}
+
+// Notes the damage and goes on behind it; false at the end.
+bool RecordReader::pass_damage() {
+  const bool more = stream_->resume();
+  const std::uint64_t end = stream_->bytes_read();
+  if (!skipped_.empty() && skipped_.back().unit == "byte" && !returned_)
+    skipped_.back().end = std::max(skipped_.back().end, end);
+  else
+    skipped_.push_back({name_, "byte", damage_->position(), end, damage_->reason(), {}});
+  returned_ = false;
+  damage_.reset();
+  return more;
+}
+
+// Leaves out the record that begins before the damage.
+bool RecordReader::go_on_behind_damage() {
+  if (!damage_) return false;
+  take(unread().size());
+  finished_ = !pass_damage();
+  return !finished_;
+}
+
+// Reads over a line that is too long.
+void RecordReader::skip_line() {
+  const auto at = position_.line + 1;
+  skipped_.push_back(
+      {name_, "line", at, at, fmt::format("longer than {} bytes", options_.longest_line), 1});
+  std::size_t end = 0;
+  while ((end = unread().find('\n')) == std::string_view::npos) {
+    take(unread().size());
+    if (!fill()) return;
+  }
+  take(end + 1);
+  ++position_.line;
+}
+
 bool RecordReader::next_line(Record& record) {
   while (true) {
     std::size_t searched = 0, length = std::string_view::npos;
+    bool too_long = false;
     while ((length = unread().find('\n', searched)) == std::string_view::npos) {
       searched = unread().size();
-      if (searched > sizes_.longest_line)
+      too_long = searched > options_.longest_line;
+      if (too_long || !fill()) break;
+    }
+    if (too_long) {
+      if (!options_.skip_damaged)
         user_error("{}, line {}: longer than {} bytes, the maximum for a document", name_,
-                   position_.line + 1, sizes_.longest_line);
-      if (!fill()) break;
+                   position_.line + 1, options_.longest_line);
+      skip_line();
+      continue;
     }
     const bool last = length == std::string_view::npos;
+    if (last && damage_) {
+      if (!go_on_behind_damage()) return false;
+      continue;
+    }
     if (last && unread().empty()) return false;
     std::string_view line = unread().substr(0, length);
-    const std::size_t taken = line.size() + (last ? 0 : 1);
     const bool first = position_.text_bytes == 0;
-    begin_ += taken;
-    position_.text_bytes += taken;
+    take(line.size() + (last ? 0 : 1));
     ++position_.line;
     if (first && line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);  // a byte order mark
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     record = {line, position_.line};
+    returned_ = true;
     return true;
   }
+}
+
+bool RecordReader::next_row(Record& record) {
+  while (parquet_) {
+    object_.clear();
+    try {
+      if (!parquet_->next(object_)) break;
+      position_ = {parquet_->row(), parquet_->row()};
+      if (object_.size() > options_.longest_line)
+        throw DamagedInput(fmt::format("{}, row {}: longer than {} bytes, the maximum for a "
+                                       "document",
+                                       name_, position_.line, options_.longest_line),
+                           "", 0);
+    } catch (const DamagedInput& damage) {
+      if (!options_.skip_damaged) throw;
+      if (object_.size() > options_.longest_line)
+        skipped_.push_back({name_, "row", position_.line, position_.line + 1,
+                            fmt::format("longer than {} bytes", options_.longest_line), 1});
+      else
+        skip_rows(damage);
+      continue;
+    }
+    record = {object_, position_.line};
+    return true;
+  }
+  return false;
+}
+
+// Neighbours with one reason are reported together.
+void RecordReader::skip_rows(const DamagedInput& damage) {
+  SkippedInput more = parquet_->skip_damage(damage);
+  position_ = {parquet_->row(), parquet_->row()};
+  if (!skipped_.empty() && skipped_.back().unit == "row" && skipped_.back().end == more.begin) {
+    skipped_.back().end = more.end;
+    *skipped_.back().documents += *more.documents;
+  } else {
+    skipped_.push_back(std::move(more));
+  }
+}
+
+// The header of the next record; empty: there is none.
+std::optional<WarcHeader> RecordReader::next_header() {
+  while (true) {
+    // Empty lines end a record; there may be more of them.
+    while (!unread().empty() && (unread().front() == '\n' || unread().front() == '\r')) take(1);
+    if (unread().empty() && !fill()) {
+      if (!go_on_behind_damage()) return {};
+      continue;
+    }
+    if (unread().empty() || unread().front() == '\n' || unread().front() == '\r') continue;
+    if (auto header = parse_warc_header(unread())) return header;
+    if (fill()) continue;
+    if (!damage_) throw WarcError("the file ends inside a header");
+    if (!go_on_behind_damage()) return {};
+  }
+}
+
+// False: the text ends before.
+bool RecordReader::fill_to(std::uint64_t bytes) {
+  while (unread().size() < bytes)
+    if (!fill()) return false;
+  return true;
+}
+
+bool RecordReader::skip_bytes(std::uint64_t bytes) {
+  while (bytes > 0) {
+    if (unread().empty() && !fill()) return false;
+    const std::size_t some = std::min<std::uint64_t>(bytes, unread().size());
+    take(some);
+    bytes -= some;
+  }
+  return true;
+}
+
+bool RecordReader::next_archived(Record& record) {
+  while (true) {
+    ++position_.line;
+    try {
+      const std::optional<WarcHeader> header = next_header();
+      if (!header) {
+        --position_.line;
+        return false;
+      }
+      if (read_archived(*header)) {
+        record = {object_, position_.line};
+        returned_ = true;
+        return true;
+      }
+    } catch (const WarcError& error) {
+      lose_records(error.what());
+    }
+  }
+}
+
+// Makes an object of the record that begins here. False: it is no document, or behind damage.
+bool RecordReader::read_archived(const WarcHeader& header) {
+  const std::uint64_t size = header.header_bytes + header.content_bytes;
+  const auto end_inside = [&]() -> bool {
+    if (damage_) {
+      go_on_behind_damage();
+      return false;
+    }
+    throw WarcError(fmt::format("the file ends inside a record of {} bytes", size));
+  };
+  constexpr std::uint64_t kLarge = 1 << 20;
+  if (!may_have_document(header) && size > kLarge) return !skip_bytes(size) && end_inside();
+  if (header.content_bytes > options_.longest_line)
+    throw WarcError(
+        fmt::format("longer than {} bytes, the maximum for a document", options_.longest_line));
+  constexpr std::size_t kBehind = 16;  // enough to see whether another record begins there
+  if (!fill_to(size + kBehind) && unread().size() < size) return end_inside();
+  const std::string_view behind = unread().substr(size);
+  const std::size_t next = std::min(behind.find_first_not_of("\r\n"), behind.size());
+  constexpr std::string_view kNext = "WARC/1.";
+  const bool ends = behind.starts_with("\r\n\r\n");
+  const bool follows = kNext.starts_with(behind.substr(next, kNext.size()));
+  if (!ends && (!follows || (next == 0 && !behind.empty())))
+    throw WarcError(
+        fmt::format("it does not end where its Content-Length says, behind {} bytes", size));
+  object_.clear();
+  const bool document = append_warc_object(
+      header, unread().substr(header.header_bytes, header.content_bytes), object_);
+  take(size);
+  return document;
+}
+
+// Goes on with the next record behind what is wrong here.
+void RecordReader::lose_records(const std::string& reason) {
+  if (!options_.skip_damaged)
+    user_error("{}, record {}, byte {} of its text: {}", name_, position_.line,
+               position_.text_bytes, reason);
+  SkippedInput skipped{name_,
+                       "record",
+                       position_.line,
+                       position_.line + 1,
+                       fmt::format("byte {} of the text: {}", position_.text_bytes, reason),
+                       {}};
+  std::size_t from = 1;  // not the record itself
+  while (!unread().empty() || fill()) {
+    const std::size_t at = find_warc_record(unread(), from);
+    if (at != std::string_view::npos) {
+      take(at);
+      break;
+    }
+    constexpr std::size_t kKept = 16;  // of a beginning that is not complete
+    if (unread().size() > kKept) {
+      take(unread().size() - kKept);
+      from = 0;
+    }
+    if (!fill()) {
+      if (!go_on_behind_damage()) take(unread().size());
+      break;
+    }
+  }
+  skipped_.push_back(std::move(skipped));
 }
 
 bool RecordReader::next_segment(Record& record) {
   std::size_t length = 0;
   // One byte more than a segment tells whether the document continues.
-  while (unread().size() <= sizes_.segment && fill()) {
+  while (unread().size() <= options_.segment && fill()) {
   }
   while (true) {
     const std::string_view text = unread();
     if (text.empty()) return false;
-    if (finished_ && text.size() <= sizes_.segment) {
+    if (finished_ && text.size() <= options_.segment) {
       length = text.size();
       break;
     }
-    const std::size_t limit = std::min(text.size() - 1, sizes_.longest_segment);
-    length = last_safe_boundary(text, sizes_.segment);
+    const std::size_t limit = std::min(text.size() - 1, options_.longest_segment);
+    length = last_safe_boundary(text, options_.segment);
     // Without a safe boundary in these bytes, take the first one after them.
-    for (std::size_t at = sizes_.segment + 1; length == 0 && at <= limit; ++at)
+    for (std::size_t at = options_.segment + 1; length == 0 && at <= limit; ++at)
       if (safe_boundary(text, at)) length = at;
     if (length > 0) break;
-    if (finished_ && text.size() <= sizes_.longest_segment) {
+    if (finished_ && text.size() <= options_.longest_segment) {
       length = text.size();
       break;
     }
-    if (text.size() > sizes_.longest_segment) {
-      length = character_boundary(text, sizes_.longest_segment);
+    if (text.size() > options_.longest_segment) {
+      length = character_boundary(text, options_.longest_segment);
       break;
     }
     fill();
   }
   const std::string_view segment = unread().substr(0, length);
-  begin_ += length;
+  take(length);
   record = {segment, position_.line + 1, finished_ && begin_ == end_, after_break_};
   after_break_ = segment.ends_with('\n');
-  position_.text_bytes += length;
+  returned_ = true;
   position_.line += static_cast<std::uint64_t>(std::count(segment.begin(), segment.end(), '\n'));
   return true;
 }
 
 CorpusSource::CorpusSource(std::vector<std::filesystem::path> files, std::size_t lanes,
-                           std::int64_t sample_bytes)
-    : files_(std::move(files)), sample_bytes_(sample_bytes) {
+                           std::int64_t sample_bytes, RecordReader::Options options)
+    : files_(std::move(files)), sample_bytes_(sample_bytes), options_(std::move(options)) {
   for (const auto& file : files_) {
     std::error_code error;  // a missing file is reported when it is opened
     const auto size = std::filesystem::file_size(file, error);
@@ -374,7 +452,7 @@ bool CorpusSource::fill(Lane& lane, Batch& batch) {
   batch.records.clear();
   while (batch.records.empty() && (lane.reader || open_next(lane))) {
     batch.file = lane.reader->name();
-    batch.jsonl = lane.reader->jsonl();
+    batch.objects = lane.reader->has_objects();
     Record record;
     while (lane.reader && batch.bytes.size() < kBatchBytes) {
       if (!lane.reader->next(record)) {
@@ -399,7 +477,7 @@ bool CorpusSource::open_next(Lane& lane) {
   if (next_file_ >= files_.size()) return false;
   lane.file = next_file_++;
   if (lane.file >= files_.size()) return false;
-  lane.reader = std::make_unique<RecordReader>(files_[lane.file]);
+  lane.reader = std::make_unique<RecordReader>(files_[lane.file], RecordOffset{}, options_);
   lane.counted = 0;
   const double fraction =
       bytes_total_ > 0 ? static_cast<double>(sizes_[lane.file]) / static_cast<double>(bytes_total_)
@@ -411,64 +489,16 @@ bool CorpusSource::open_next(Lane& lane) {
 
 void CorpusSource::close(Lane& lane) {
   bytes_read_ += sizes_[lane.file] - lane.counted;
+  {
+    const std::lock_guard lock(skipped_mutex_);
+    for (SkippedInput& one : lane.reader->take_skipped()) skipped_.push_back(std::move(one));
+  }
   lane.reader.reset();
 }
 
-void parse_json_line(std::string_view line, std::string_view text_key, std::string_view prompt_key,
-                     std::string& text, std::string& prompt) {
-  RequestedKey requested[2] = {{text_key, text}, {prompt_key, prompt}};
-  const int count = prompt_key.empty() ? 1 : 2;
-  Scanner scanner(line);
-  std::vector<std::string> keys;
-  std::string key;
-  scanner.space();
-  if (scanner.peek() != '{')
-    scanner.fail("expected an object: each line of JSONL must be a JSON object");
-  scanner.expect('{', "");
-  scanner.space();
-  if (scanner.at_end())
-    scanner.fail("the line ends inside the object: each line of JSONL must be a JSON object");
-  if (!scanner.take('}')) {
-    do {
-      scanner.space();
-      key.clear();
-      scanner.string(&key);
-      scanner.space();
-      scanner.expect(':', "after a key");
-      scanner.space();
-      RequestedKey* match = nullptr;
-      for (int i = 0; i < count; ++i)
-        if (requested[i].key == key) match = &requested[i];
-      if (match != nullptr) {
-        if (scanner.peek() != '"')
-          scanner.fail(fmt::format("the value of '{}' is not a string", key));
-        match->value.clear();
-        match->found = true;
-        scanner.string(&match->value);
-      } else {
-        keys.push_back(key);
-        scanner.skip_value();
-      }
-      scanner.space();
-    } while (scanner.take(','));
-    scanner.expect('}', "at the end of the object");
-  }
-  scanner.space();
-  if (!scanner.at_end()) scanner.fail("unexpected text after the end of the object");
-  for (int i = 0; i < count; ++i)
-    if (!requested[i].found)
-      throw JsonLineError(
-          fmt::format("no key '{}'; the object has {}", requested[i].key, list_keys(keys)), 1);
-}
-
-void parse_document(std::string_view line, const DocumentFormat& format, const std::string& file,
-                    std::uint64_t line_number, Document& document) {
-  document.prompt.clear();
-  try {
-    parse_json_line(line, format.text_key, format.prompt_key, document.text, document.prompt);
-  } catch (const JsonLineError& error) {
-    user_error("{}, line {}, byte {}: {}", file, line_number, error.byte(), error.what());
-  }
+std::vector<SkippedInput> CorpusSource::take_skipped() {
+  const std::lock_guard lock(skipped_mutex_);
+  return std::exchange(skipped_, {});
 }
 
 }  // namespace kintsugi

@@ -19,8 +19,24 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 
+Json json_of(const SkippedInput& skipped) {
+  return {{"file", skipped.file},     {"unit", skipped.unit},
+          {"begin", skipped.begin},   {"end", skipped.end},
+          {"reason", skipped.reason}, {"documents", skipped.documents.value_or(-1)}};
+}
+
+SkippedInput skipped_of(const Json& json) {
+  SkippedInput skipped{json.at("file").get<std::string>(),    json.at("unit").get<std::string>(),
+                       json.at("begin").get<std::uint64_t>(), json.at("end").get<std::uint64_t>(),
+                       json.at("reason").get<std::string>(),  {}};
+  if (const auto documents = json.at("documents").get<std::int64_t>(); documents >= 0)
+    skipped.documents = documents;
+  return skipped;
+}
+
 Json json_of(const TokenizeJournal& journal) {
-  Json shards = Json::array();
+  Json shards = Json::array(), skipped = Json::array();
+  for (const SkippedInput& one : journal.skipped) skipped.push_back(json_of(one));
   for (const StoreInfo::Shard& shard : journal.shards)
     shards.push_back({shard.name, shard.bin, shard.idx, shard.mask});
   return {{"kintsugi_tokenize", kVersion},
@@ -36,6 +52,7 @@ Json json_of(const TokenizeJournal& journal) {
             {"empty_documents", journal.counts.empty_documents},
             {"invalid_lines", journal.counts.invalid_lines}}},
           {"first_invalid", journal.first_invalid},
+          {"skipped", skipped},
           {"writer",
            {{"tokens", journal.writer.tokens},
             {"sequences", journal.writer.sequences},
@@ -58,6 +75,8 @@ TokenizeJournal journal_of(const Json& json) {
                     number("counts", "text_bytes"), number("counts", "empty_documents"),
                     number("counts", "invalid_lines")};
   journal.first_invalid = json.at("first_invalid").get<std::string>();
+  if (json.contains("skipped"))  // older programs did not write it
+    for (const Json& one : json["skipped"]) journal.skipped.push_back(skipped_of(one));
   journal.writer = {number("writer", "tokens"), number("writer", "sequences"),
                     number("writer", "documents"), number("writer", "open_tokens")};
   for (const Json& shard : json.at("shards"))
@@ -88,8 +107,9 @@ void check_inputs(const TokenizeOptions& options) {
           "{} is not a regular file: an interrupted job must be able to read its inputs again",
           input.string());
     refuse_input_name(input, options.output);
-    if (!options.format.prompt_key.empty() && !RecordReader::is_jsonl(input))
-      user_error("{} is plain text and has no prompts: --prompt-key needs JSONL", input.string());
+    if (!options.format.prompt_key.empty() && !RecordReader::has_objects(input))
+      user_error("{} is plain text and has no prompts: --prompt-key needs JSONL or Parquet",
+                 input.string());
   }
   refuse_inputs_as_store(options.output, options.inputs);
 }
@@ -118,6 +138,7 @@ class Job {
     if (result_.state == TokenizeResult::State::Finished) publish();
     result_.progress.counts = journal_.counts;
     result_.first_invalid = journal_.first_invalid;
+    result_.skipped = journal_.skipped;
     result_.shards = static_cast<std::int64_t>(journal_.shards.size());
     return result_;
   }
@@ -243,6 +264,7 @@ class Job {
     journal_.counts.empty_documents += batch.empty_documents;
     if (journal_.counts.invalid_lines == 0) journal_.first_invalid = batch.first_invalid;
     journal_.counts.invalid_lines += batch.invalid_lines;
+    journal_.skipped.insert(journal_.skipped.end(), batch.skipped.begin(), batch.skipped.end());
     journal_.position = batch.end;
     between_batches_ = true;
   }

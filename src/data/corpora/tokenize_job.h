@@ -27,6 +27,7 @@ struct TokenizeJournal {
   InputOffset position;
   TokenizeCounts counts;
   std::string first_invalid;
+  std::vector<SkippedInput> skipped;
   std::vector<StoreInfo::Shard> shards;  // finished, with temporary names
   TokenWriter::State writer;             // of the unfinished shard
   bool all_written = false;              // only the renaming is left
@@ -48,8 +49,8 @@ struct TokenizeOptions {
   std::filesystem::path output;  // PREFIX
   DocumentFormat format;
   std::optional<std::int32_t> end_of_document;  // appended to each document
-  bool skip_invalid = false;                    // skip and count malformed lines
-  int threads = 0;                              // 0: one per core
+  bool skip_invalid = false;     // skip and count malformed lines and damaged parts of the inputs
+  int threads = 0;               // 0: one per core
   std::int64_t shard_bytes = 0;  // a shard ends after the document that reaches this; 0: one shard
   bool overwrite = false;
   double save_every_s = 10;
@@ -67,6 +68,7 @@ struct TokenizeResult {
   State state = State::Finished;
   TokenizeProgress progress;
   std::string first_invalid;  // the error of the first skipped line
+  std::vector<SkippedInput> skipped;
   std::int64_t shards = 0;
 };
 

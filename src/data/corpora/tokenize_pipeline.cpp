@@ -68,8 +68,9 @@ struct TokenizePipeline::TextBatch {
   std::uint64_t number = 0;
   std::string bytes;
   std::vector<Entry> entries;
-  bool jsonl = false;
+  bool objects = false;
   std::string file;
+  std::vector<SkippedInput> skipped;  // before its end
   InputOffset end;
   std::uint64_t input_bytes = 0;
   std::exception_ptr error;  // of the reader; then there are no entries
@@ -125,16 +126,20 @@ void TokenizePipeline::read_inputs(InputOffset from) {
 
 void TokenizePipeline::read_file(std::uint64_t file, RecordOffset from,
                                  std::uint64_t bytes_before) {
-  RecordReader reader(inputs_[file], from);
+  RecordReader::Options options;
+  options.keys = options_.format.keys();
+  options.skip_damaged = options_.skip_invalid;
+  RecordReader reader(inputs_[file], from, options);
   TextBatch batch;
   const auto submit_batch = [&] {
-    batch.jsonl = reader.jsonl();
+    batch.objects = reader.has_objects();
+    batch.skipped = reader.take_skipped();
     batch.file = reader.name();
     batch.end = {file, reader.position()};
     batch.input_bytes = bytes_before + reader.bytes_read();
     return submit(std::exchange(batch, {}));
   };
-  bool in_document = !reader.jsonl() && from.text_bytes > 0;
+  bool in_document = !reader.has_objects() && from.text_bytes > 0;
   for (Record record; reader.next(record);) {
     batch.bytes.append(record.bytes);
     batch.entries.push_back(
@@ -142,7 +147,7 @@ void TokenizePipeline::read_file(std::uint64_t file, RecordOffset from,
     in_document = !record.ends_document;
     if (batch.bytes.size() >= options_.batch_bytes && !submit_batch()) return;
   }
-  if (!batch.entries.empty()) submit_batch();
+  submit_batch();  // perhaps without entries, but with what was skipped
 }
 
 bool TokenizePipeline::submit(TextBatch batch) {
@@ -182,6 +187,7 @@ EncodedBatch TokenizePipeline::encode(const TextBatch& batch, SegmentEncoder& en
   result.error = batch.error;
   result.end = batch.end;
   result.input_bytes = batch.input_bytes;
+  result.skipped = batch.skipped;
   result.ids.reserve(batch.bytes.size() / 3);
   Document document;
   for (std::size_t i = 0; i < batch.entries.size(); ++i)
@@ -195,7 +201,7 @@ void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
   const TextBatch::Entry& entry = batch.entries[record];
   const std::size_t begin = record == 0 ? 0 : batch.entries[record - 1].end;
   std::string_view text = std::string_view(batch.bytes).substr(begin, entry.end - begin), prompt;
-  if (batch.jsonl) {
+  if (batch.objects) {
     try {
       parse_document(text, options_.format, batch.file, entry.line, document);
     } catch (const UserError& error) {

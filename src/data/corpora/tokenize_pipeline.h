@@ -61,6 +61,7 @@ struct EncodedBatch {
   std::vector<Record> records;
   std::int64_t text_bytes = 0, empty_documents = 0, invalid_lines = 0;
   std::string first_invalid;
+  std::vector<SkippedInput> skipped;
   InputOffset end;                // the position after this batch
   std::uint64_t input_bytes = 0;  // of all files on disk up to `end`
   std::exception_ptr error;
@@ -74,7 +75,7 @@ class TokenizePipeline {
   struct Options {
     DocumentFormat format;
     std::optional<std::int32_t> end_of_document;
-    bool skip_invalid = false;
+    bool skip_invalid = false;  // also damaged parts of the inputs
     int threads = 1;
     std::size_t batch_bytes = 256 * 1024;
   };

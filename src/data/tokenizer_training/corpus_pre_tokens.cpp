@@ -24,12 +24,19 @@ constexpr std::size_t kShards = 32;
 // A thread flushes its local counts at this size; most text consists of a few thousand words.
 constexpr std::size_t kLocalPreTokens = std::size_t{1} << 18, kLocalBytes = std::size_t{1} << 23;
 
+RecordReader::Options reader_options(const CountingOptions& options) {
+  RecordReader::Options reader;
+  reader.keys = options.format.keys();
+  reader.skip_damaged = options.skip_invalid;
+  return reader;
+}
+
 class Counter {
  public:
   Counter(const std::vector<std::filesystem::path>& files, const CountingOptions& options,
           std::size_t threads)
       : options_(options),
-        source_(files, threads, options.sample_bytes),
+        source_(files, threads, options.sample_bytes, reader_options(options)),
         pre_tokenizer_(PreTokenizer::of_family(options.pre_tokenizer)),
         normalizer_(Normalizer::of_json(normalizer_json_of_family(options.pre_tokenizer))) {
     result_.shards.resize(kShards);
@@ -51,6 +58,7 @@ class Counter {
     }
     workers.clear();
     if (error_) std::rethrow_exception(error_);
+    result_.skipped = source_.take_skipped();
     return std::move(result_);
   }
 
@@ -77,8 +85,8 @@ class Counter {
     while (!stop_ && source_.next(thread, batch)) {
       for (const auto& [begin, length, line] : batch.records) {
         std::string_view text = std::string_view(batch.bytes).substr(begin, length);
-        if (batch.jsonl) {
-          parse_document(text, options_.format, batch.file, line, document);
+        if (batch.objects) {
+          if (!parse(text, batch.file, line, document)) continue;
           text = document.text;
         }
         bytes += static_cast<std::int64_t>(text.size());
@@ -91,6 +99,20 @@ class Counter {
     flush(local, thread);
     const std::lock_guard lock(mutex_);
     result_.text_bytes += bytes;
+  }
+
+  // False if the line is malformed and skipped.
+  bool parse(std::string_view line, const std::string& file, std::uint64_t number,
+             Document& document) {
+    try {
+      parse_document(line, options_.format, file, number, document);
+      return true;
+    } catch (const UserError& error) {
+      if (!options_.skip_invalid) throw;
+      const std::lock_guard lock(mutex_);
+      if (result_.invalid_lines++ == 0) result_.first_invalid = error.what();
+      return false;
+    }
   }
 
   // Adds the local counts to the shards. Each thread starts at another shard to avoid contention.

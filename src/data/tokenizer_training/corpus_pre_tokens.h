@@ -77,6 +77,7 @@ struct CountingOptions {
   DocumentFormat format;
   int threads = 0;                // 0: one per core
   std::int64_t sample_bytes = 0;  // decompressed, in proportion to file sizes; 0: all
+  bool skip_invalid = false;      // skip and count malformed lines and damaged parts of files
   // Called by the calling thread a few times per second.
   std::function<void(std::int64_t bytes_read, std::int64_t bytes_total)> progress;
 };
@@ -84,7 +85,9 @@ struct CountingOptions {
 // The counted pre-tokens of a corpus, sharded by hash so that threads can add concurrently.
 struct CorpusPreTokens {
   std::vector<PreTokenCounts> shards;
-  std::int64_t text_bytes = 0;
+  std::int64_t text_bytes = 0, invalid_lines = 0;
+  std::string first_invalid = {};
+  std::vector<SkippedInput> skipped = {};
 
   std::vector<PreTokenCount> counts() const;  // views into the shards
 };

@@ -17,6 +17,7 @@
 #include "launch/job_description.h"
 #include "launch/slurm.h"
 #include "launch/supervisor.h"
+#include "report/documents/exports.h"
 #include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 #include "report/runs/run_summary.h"
@@ -295,11 +296,16 @@ std::string task_fingerprint(const CampaignGraph& graph, const CampaignTask& tas
 }
 
 std::optional<double> last_metric(const fs::path& run_dir, const std::string& metric) {
+  const fs::path file = resolved(run_dir) / "metrics.jsonl";
   std::optional<double> last;
-  for (const std::string& line :
-       read_tail(resolved(run_dir) / "metrics.jsonl", kMostMetricBytes).lines)
+  for (const std::string& line : read_tail(file, kMostMetricBytes).lines)
     if (const auto json = parse_untrusted_json(line))
       if (const auto value = number_at(*json, metric.c_str())) last = value;
+  if (last || !stamp_of(file)) return last;
+  // A validation or task may be rarer than the records of these bytes.
+  visit_records(file, [&](const RecordValues& values) {
+    if (const auto value = number_of(values, metric)) last = value;
+  });
   return last;
 }
 

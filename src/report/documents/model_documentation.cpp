@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/build_info.h"
@@ -43,11 +44,12 @@ constexpr const char* kToBeAdded[] = {
     "compute and energy of experiments, data generation and earlier attempts in other directories",
 };
 
-// The newest complete checkpoint of a run; empty if there is none.
+// The newest complete checkpoint of a run; empty: there is none. Damaged ones have longer names.
 fs::path newest_checkpoint(const fs::path& run) {
   fs::path newest;
   for (const std::string& name : sorted_names(run / "checkpoints"))
-    if (name.starts_with("step-") && stamp_of(run / "checkpoints" / name / "checksums.json"))
+    if (name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == name.npos &&
+        stamp_of(run / "checkpoints" / name / "checksums.json"))
       newest = run / "checkpoints" / name;
   return newest;
 }
@@ -107,19 +109,19 @@ void count_compute(ReadRun& run) {
   try {
     tokens = tokens_of_stages(run.run.directory);
   } catch (const UserError& error) {
-    run.missing.push_back(fmt::format("{}: {}", run.run.name, error.what()));
-    return;
+    return run.missing.push_back(fmt::format("{}: {}", run.run.name, error.what()));
   }
   const ModelFacts& facts = run.run.facts;
   double flop = 0;
+  bool known = true;  // what each stage computes
   for (const auto& [name, count] : tokens) {
     run.cost.tokens += count;
     const auto stage = std::find_if(facts.stages.begin(), facts.stages.end(),
                                     [&](const auto& one) { return one.name == name; });
-    if (stage == facts.stages.end()) return;
-    flop += count * stage->training_flops_per_token;
+    known = known && stage != facts.stages.end();
+    if (known) flop += count * stage->training_flops_per_token;
   }
-  if (flop > 0) run.cost.flop = flop;
+  if (known && flop > 0) run.cost.flop = flop;
 }
 
 // GPUs per node, of the last attempt; 0 if the run used none, empty if nothing says it.
@@ -427,14 +429,13 @@ class Form {
 
   void data() {
     const char* const s = "Data";
-    std::vector<std::string> sources, paths;
+    std::vector<std::string> sources;
+    std::set<std::string> paths;
     double bytes = 0, files = 0;
     for (const ReadRun& run : runs_) {
       sources.push_back(names_of(run, "data.train", "name"));
       for (const DocumentJson& file : json_at(run.data, "files")) {
-        const std::string path = text_at(file, "path");
-        if (std::find(paths.begin(), paths.end(), path) != paths.end()) continue;
-        paths.push_back(path);
+        if (!paths.insert(text_at(file, "path")).second) continue;
         bytes += number_at(file, "bytes").value_or(0);
         files += 1;
       }
