@@ -1,5 +1,7 @@
 // Tensors, tokenizers, prompts, token stores and text.
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -472,6 +474,24 @@ FileParser web_archive() {
           }};
 }
 
+// In a process of its own: one that has used DuckDB has threads, and must not fork.
+void execute_apart(const std::string& sql) {
+  const pid_t process = ::fork();
+  if (process == 0) {
+    int code = 1;
+    try {
+      execute_in_duckdb(sql);
+      code = 0;
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "{}\n", error.what());
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  if (::waitpid(process, &status, 0) != process || status != 0)
+    throw std::runtime_error("DuckDB does not write Parquet");
+}
+
 // By DuckDB's library, where it is installed.
 std::vector<FileParser> parquet() {
   name_duckdb();
@@ -481,7 +501,7 @@ std::vector<FileParser> parquet() {
                       read_records(d / "a.parquet");
                     }};
   for (const char* packing : {"zstd", "snappy", "uncompressed"}) {
-    execute_in_duckdb(fmt::format(
+    execute_apart(fmt::format(
         "COPY (SELECT 'text ' || i AS text, 'p' AS prompt, [i] AS list, {{'a': i, 'b': NULL}} AS "
         "meta FROM range(300) t(i)) TO '{}' (FORMAT parquet, COMPRESSION {}, ROW_GROUP_SIZE 100)",
         (scratch / "a.parquet").string(), packing));
