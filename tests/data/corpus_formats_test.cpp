@@ -464,6 +464,11 @@ TEST_F(CorpusFormats, AJobReportsWhatItSkipped) {
   options.overwrite = true;
   result = tokenize(*tokenizer, options, [](const TokenizeProgress&) { return true; });
   EXPECT_EQ(content("store.bin"), stopped);
+  options.inputs = {directory_.write("b.jsonl.gz", packed.substr(0, 30))};
+  EXPECT_THAT(user_error_of([&] {
+                tokenize(*tokenizer, options, [](const TokenizeProgress&) { return true; });
+              }),
+              HasSubstr("1 file, 0 empty documents, 0 malformed lines, 1 damaged part"));
 }
 
 }  // namespace

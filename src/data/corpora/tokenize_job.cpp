@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/units.h"
 #include "data/stores/store_output.h"
 
 namespace kintsugi {
@@ -233,10 +234,14 @@ class Job {
     if (const std::string difference = identity_difference(journal_.made_from, identity());
         !difference.empty())
       user_error("while the inputs were being read, {}: start over with --overwrite", difference);
-    if (journal_.counts.documents == 0)
-      user_error("the inputs contain no document: {} files, {} empty documents, {} malformed lines",
-                 options_.inputs.size(), journal_.counts.empty_documents,
-                 journal_.counts.invalid_lines);
+    if (journal_.counts.documents == 0) {
+      warn_of_skipped(journal_.skipped);
+      user_error("the inputs contain no document: {}, {}, {}, {}",
+                 format_number(std::ssize(options_.inputs), "file"),
+                 format_number(journal_.counts.empty_documents, "empty document"),
+                 format_number(journal_.counts.invalid_lines, "malformed line"),
+                 format_number(std::ssize(journal_.skipped), "damaged part"));
+    }
     if (writer_->state().documents > 0 || journal_.shards.empty()) finish_shard();
     journal_.all_written = true;
     write_journal(prefix_, journal_);
