@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/build_info.h"
+#include "core/error.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/table.h"
@@ -116,8 +117,7 @@ void count_compute(ReadRun& run) {
   bool known = true;  // what each stage computes
   for (const auto& [name, count] : tokens) {
     run.cost.tokens += count;
-    const auto stage = std::find_if(facts.stages.begin(), facts.stages.end(),
-                                    [&](const auto& one) { return one.name == name; });
+    const auto stage = std::ranges::find(facts.stages, name, &ModelFacts::Stage::name);
     known = known && stage != facts.stages.end();
     if (known) flop += count * stage->training_flops_per_token;
   }
