@@ -291,8 +291,8 @@ TEST_F(CorpusFormats, RecordsOfWebArchivesHaveTextAndMetadata) {
   }
 }
 
-TEST_F(CorpusFormats, LengthsThatLieCostTheirRecord) {
-  const std::vector<std::string> lies = {
+TEST_F(CorpusFormats, WrongLengthsCostTheirRecord) {
+  const std::vector<std::string> wrong = {
       warc_record("conversion", "too short a length for this text", "", "7"),
       warc_record("conversion", "too long", "", "9000"),
       warc_record("conversion", "far too long", "", "5000000000"),
@@ -301,15 +301,16 @@ TEST_F(CorpusFormats, LengthsThatLieCostTheirRecord) {
       warc_record("conversion", "no number", "", "many"),
       warc_record("metadata", "of a record that is no document", "", "900"),
       "no record at all\r\n\r\n"};
-  for (const std::string& lie : lies) {
-    std::string archive = web_page(0) + lie;
+  for (const std::string& record : wrong) {
+    std::string archive = web_page(0) + record;
     for (int i = 1; i < 100; ++i) archive += web_page(i);
-    const fs::path file = directory_.write("lie.warc", archive);
-    EXPECT_THAT(complaint(file), HasSubstr(fmt::format("lie.warc, record 2, byte {} of its text: ",
-                                                       web_page(0).size())));
+    const fs::path file = directory_.write("wrong.warc", archive);
+    EXPECT_THAT(
+        complaint(file),
+        HasSubstr(fmt::format("wrong.warc, record 2, byte {} of its text: ", web_page(0).size())));
     const Corpus rest = read_skipping(file);
-    EXPECT_EQ(rest.records.size(), 100u) << lie;
-    EXPECT_EQ(rest.skipped.size(), 1u) << lie;
+    EXPECT_EQ(rest.records.size(), 100u) << record;
+    EXPECT_EQ(rest.skipped.size(), 1u) << record;
     expect_resumable(file, {.skip_damaged = true}, rest);
   }
   const std::string whole = web_page(0) + web_page(1);
