@@ -31,7 +31,6 @@ struct Functions {
   int (*set_config)(Handle, const char*, const char*);
   void (*destroy_config)(Handle*);
   int (*open_ext)(const char*, Handle*, Handle, char**);
-  void (*close)(Handle*);
   int (*connect)(Handle, Handle*);
   void (*disconnect)(Handle*);
   void (*free)(void*);
@@ -82,7 +81,6 @@ class Library : public Functions {
     find("duckdb_set_config", set_config);
     find("duckdb_destroy_config", destroy_config);
     find("duckdb_open_ext", open_ext);
-    find("duckdb_close", close);
     find("duckdb_connect", connect);
     find("duckdb_disconnect", disconnect);
     find("duckdb_free", free);
@@ -124,14 +122,14 @@ class QueryError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// An empty database in memory, for all files: starting one takes as long as reading 10 MB.
+// An empty database in memory, for all files: starting one takes as long as reading 10 MB. It is
+// never closed: at exit that would use what DuckDB keeps per thread, which is freed before.
 class Database {
  public:
   static const Database& instance() {
-    static const Database one;  // tried again if it throws
-    return one;
+    static const Database* const one = new Database;  // tried again if it throws
+    return *one;
   }
-  ~Database() { api_.close(&database_); }
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
