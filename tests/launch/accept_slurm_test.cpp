@@ -1,9 +1,7 @@
 // kintsugi launch --accept in a real Slurm on this machine, where each node has one rank.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "support/fault_runs.h"
 #include "support/program_test.h"
@@ -33,9 +31,7 @@ class AcceptInSlurm : public ProgramTest {
     EXPECT_EQ(submitted.code, 0) << submitted.error;
     EXPECT_THAT(submitted.out, AllOf(HasSubstr("submitted job "), HasSubstr("acceptance.html")));
     const auto path = directory_ / name / "acceptance.json";
-    for (int i = 0; i < 1200 && !std::filesystem::exists(path); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    run_in_shell("while [ -n \"$(squeue -h)\" ]; do sleep 0.1; done");
+    run_in_shell("while ! jobs=$(squeue -h) || [ -n \"$jobs\" ]; do sleep 0.1; done");
     if (std::filesystem::exists(path)) return json::parse(content_of(name + "/acceptance.json"));
     ADD_FAILURE() << "no report: " << run_in_shell("cat " + name + "-trials/launch/slurm*").out;
     return {};
@@ -50,23 +46,23 @@ TEST_F(AcceptInSlurm, FindsPassFailAndIncomplete) {
   EXPECT_EQ(passed["ranks"], 2);
   EXPECT_EQ(passed["nodes"], 2);
   EXPECT_THAT(passed["launch"].get<std::string>(), HasSubstr("srun"));
-  // The sends of rank 2 are slowed down at least tenfold.
+  // Rank 2 sends at a fraction of the others' rate. Where other programs use the cores, a device
+  // may be slow too.
   const json failed =
       report_of("slow", "LD_PRELOAD: " + fake_library("slow_link") + ", KINTSUGI_SLOW_RANK: 2",
                 "--nodes 3 --time 5min");
   EXPECT_EQ(failed["verdict"], "FAIL") << failed;
   int links = 0;
   for (const json& check : failed["checks"]) {
-    if (check["verdict"] != "FAIL" || check["part"] != "machine") continue;
+    if (check["verdict"] != "FAIL" || check["name"] != "links") continue;
     ++links;
-    EXPECT_EQ(check["name"], "links");
     EXPECT_EQ(check["ranks"], json({2}));
     EXPECT_EQ(check["nodes"], json({"n3"}));
     EXPECT_THAT(check["remedy"].get<std::string>(), HasSubstr("leave the node out"));
   }
   EXPECT_EQ(links, 1) << failed;
-  // A second is not enough for the probe and a calibration.
-  const json incomplete = report_of("short", "", "--nodes 3 --time 1s");
+  // A second is not enough for the probe and a calibration. Two nodes are not compared.
+  const json incomplete = report_of("short", "", "--nodes 2 --time 1s");
   EXPECT_EQ(incomplete["verdict"], "incomplete") << incomplete;
   EXPECT_FALSE(incomplete["not_complete"].empty());
 }

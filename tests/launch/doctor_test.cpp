@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -50,6 +51,8 @@ class TestDevice : public CpuBackend {
 struct Network {
   std::function<double(int a, int b)> bytes_per_s;
   std::function<bool(int from, int to)> damages = [](int, int) { return false; };
+  std::function<double(int a, int b)> pause_s = {};  // before the third message of a pair
+  double latency_s = 0;
 };
 
 class TestLink : public ForwardingCommunicator {
@@ -69,7 +72,9 @@ class TestLink : public ForwardingCommunicator {
     inner_->wait(work);
     if (!full_) return;
     const double bytes = static_cast<double>(full_.bytes()) / 2;
-    clock_.seconds += bytes / network_.bytes_per_s(members_[0], members_[1]);
+    clock_.seconds += network_.latency_s + bytes / network_.bytes_per_s(members_[0], members_[1]);
+    if (++messages_ == 3 && network_.pause_s)
+      clock_.seconds += network_.pause_s(members_[0], members_[1]);
     const auto self = static_cast<std::size_t>(rank());
     const std::int64_t other = full_.elements() / 2 * (1 - rank());
     if (network_.damages(members_[1 - self], members_[self]))
@@ -82,6 +87,7 @@ class TestLink : public ForwardingCommunicator {
   const Network& network_;
   RankClock& clock_;
   Tensor full_;  // of an all-gather of two ranks
+  int messages_ = 0;
 };
 
 class TestWorld : public World {
@@ -109,6 +115,7 @@ struct TestJob {
   std::function<bool(int rank)> wrong = [](int) { return false; };
   Network network = {[](int, int) { return 1e9; }};
   std::function<fs::path(int rank)> directory = [](int) { return fs::path(); };
+  std::int64_t link_bytes = 1 << 16;
   DoctorOptions options = {};
 
   Diagnosis diagnose_all() const {
@@ -123,7 +130,7 @@ struct TestJob {
       mine.gpu = "gpu" + std::to_string(rank % 2);  // so that rates are compared
       mine.device.size = 32;
       mine.device.memory_bytes = 1 << 16;
-      mine.links.bytes = 1 << 16;
+      mine.links.bytes = link_bytes;
       mine.hosts = false;
       mine.directory = directory(rank);
       mine.now = [&clock] { return clock.seconds; };
@@ -159,6 +166,28 @@ TEST(Doctor, HealthyRanksPass) {
   }
   EXPECT_EQ(inside, 4u) << "one pair in each node";
   EXPECT_EQ(between, 8u) << "a ring of four nodes, for each of two ranks";
+}
+
+// Small messages reach a fraction of the rate of large ones: a pause while the size is chosen, and
+// a pair that is slow, change the size for all.
+TEST(Doctor, PairsAreComparedWithMessagesOfOneSize) {
+  TestJob job;
+  job.link_bytes = 1 << 22;
+  job.network.latency_s = 1e-3;
+  job.network.pause_s = [](int a, int b) { return a == 0 && b == 2 ? 0.5 : 0.0; };
+  Diagnosis diagnosis = job.diagnose_all();
+  EXPECT_THAT(errors_of(diagnosis), IsEmpty());
+  // A probe of 64 KiB takes this long; five messages of a pair may take 50 ms if they scale.
+  const double probe_s = 1e-3 + 65536 / 1e9, bytes = std::floor(65536 * 0.05 / 5 / probe_s);
+  for (const RankFacts& rank : diagnosis.ranks)
+    for (const PairRate& pair : rank.pairs)
+      if (pair.between_nodes) {
+        EXPECT_NEAR(pair.bytes_per_s, bytes / (1e-3 + bytes / 1e9), 1);
+      }
+  job.network.bytes_per_s = [](int a, int b) { return a == 2 || b == 2 ? 1e7 : 1e9; };
+  diagnosis = job.diagnose_all();
+  EXPECT_THAT(diagnosis.bad_nodes(), ElementsAre("n1"));
+  EXPECT_THAT(errors_of(diagnosis), ElementsAre(HasSubstr("rank 2 on n1: slow to both")));
 }
 
 TEST(Doctor, NamesASlowDevice) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace {
 using Pairs = std::vector<std::pair<int, int>>;  // of ranks, the lower first
 
 constexpr std::int64_t kProbeBytes = 64 << 10;
-constexpr int kTimedMessages = 3;
+constexpr int kTimedMessages = 5;  // of which the fastest counts
 
 // The bytes that a rank sends; no two neighbours send the same.
 std::vector<std::uint8_t> message_of(int rank, std::int64_t bytes) {
@@ -72,43 +73,70 @@ class PairExchange {
     backend.upload(sent_, message_of(devices.rank(), load.bytes).data());
   }
 
-  // All ranks call it; some may have no partner in this round.
-  void run(const Pairs& pairs, bool between, std::vector<PairRate>& rates) {
+  // All ranks call it; some may have no partner in a round.
+  void run(const std::vector<Pairs>& rounds, bool between, std::vector<PairRate>& rates) {
+    std::vector<Meeting> meetings;
+    for (const Pairs& pairs : rounds) meetings.push_back(meeting_in(pairs));
+    const std::int64_t bytes = size_for(meetings);
+    for (const Meeting& meeting : meetings) {
+      if (!meeting.is_paired) continue;
+      const PairRate rate = rate_of(meeting, between, bytes);
+      if (rate.first == devices_.rank() || rate.wrong) rates.push_back(rate);
+    }
+  }
+
+ private:
+  struct Meeting {
+    std::unique_ptr<Communicator> group;
+    std::pair<int, int> ranks;
+    bool is_paired = false;
+  };
+
+  Meeting meeting_in(const Pairs& pairs) {
     const int rank = devices_.rank();
     const auto mine = std::find_if(pairs.begin(), pairs.end(), [&](const auto& pair) {
       return pair.first == rank || pair.second == rank;
     });
-    const auto color = static_cast<int>(mine - pairs.begin()) + (mine == pairs.end() ? rank : 0);
-    const auto group = devices_.split(load_.name, color, rank);
-    const bool paired = mine != pairs.end();
+    const bool is_paired = mine != pairs.end();
+    const auto color = static_cast<int>(mine - pairs.begin()) + (is_paired ? 0 : rank);
+    return {devices_.split(load_.name, color, rank), is_paired ? *mine : Pairs::value_type(),
+            is_paired};
+  }
+  // What the slowest pair of all rounds can exchange in time, so that rates are comparable: small
+  // messages reach lower ones.
+  std::int64_t size_for(const std::vector<Meeting>& meetings) {
     const std::int64_t probe = std::min(load_.bytes, kProbeBytes);
-    double probe_s = 0;
-    if (paired) seconds_of(*group, probe);  // connects
-    if (paired) probe_s = seconds_of(*group, probe);
-    // All pairs use the size that the slowest can exchange in time, so that rates are comparable.
-    control_.wait(control_.all_reduce(Tensor(&probe_s, DType::F64, {1}), ReduceOp::Max));
+    double slowest = 0;
+    for (const Meeting& meeting : meetings) {
+      if (!meeting.is_paired) continue;
+      seconds_of(*meeting.group, probe);  // connects
+      slowest = std::max(slowest, best_of(*meeting.group, probe));
+    }
+    control_.wait(control_.all_reduce(Tensor(&slowest, DType::F64, {1}), ReduceOp::Max));
     const double fitting =
-        static_cast<double>(probe) * load_.seconds / kTimedMessages / std::max(probe_s, 1e-9);
-    const auto bytes = static_cast<std::int64_t>(
+        static_cast<double>(probe) * load_.seconds / kTimedMessages / std::max(slowest, 1e-9);
+    return static_cast<std::int64_t>(
         std::clamp(fitting, static_cast<double>(probe), static_cast<double>(load_.bytes)));
-    if (!paired) return;
+  }
+  PairRate rate_of(const Meeting& meeting, bool between, std::int64_t bytes) {
+    const auto [first, second] = meeting.ranks;
+    const double best = best_of(*meeting.group, bytes);
+    const int partner = first == devices_.rank() ? second : first;
+    const bool wrong = !holds_message_of(partner, meeting.group->rank() == 0 ? 1 : 0, bytes);
+    return {.first = first,
+            .second = second,
+            .between_nodes = between,
+            .bytes_per_s = static_cast<double>(bytes) / longest_of(*meeting.group, best),
+            .wrong = wrong};
+  }
+  double best_of(Communicator& group, std::int64_t bytes) {
     double best = 0;
     for (int i = 0; i < kTimedMessages; ++i) {
-      const double seconds = seconds_of(*group, bytes);
+      const double seconds = seconds_of(group, bytes);
       best = i == 0 ? seconds : std::min(best, seconds);
     }
-    const int partner = mine->first == rank ? mine->second : mine->first;
-    const bool wrong = !holds_message_of(partner, group->rank() == 0 ? 1 : 0, bytes);
-    best = longest_of(*group, best);
-    if (rank == mine->first || wrong)
-      rates.push_back({.first = mine->first,
-                       .second = mine->second,
-                       .between_nodes = between,
-                       .bytes_per_s = static_cast<double>(bytes) / best,
-                       .wrong = wrong});
+    return best;
   }
-
- private:
   // An all-gather of two ranks: each sends and receives `bytes`.
   double seconds_of(Communicator& group, std::int64_t bytes) {
     backend_.synchronize();
@@ -152,7 +180,7 @@ std::vector<PairRate> measure_links(World& devices, Communicator& control, Backe
   PairExchange exchange(devices, control, backend, load, now);
   for (const bool between : {false, true})
     if (between ? load.between_nodes : load.inside_nodes)
-      for (const Pairs& pairs : rounds_of(nodes, between)) exchange.run(pairs, between, rates);
+      exchange.run(rounds_of(nodes, between), between, rates);
   return rates;
 }
 
