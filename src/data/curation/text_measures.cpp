@@ -1,0 +1,277 @@
+#include "data/curation/text_measures.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::string_view kEllipsisSign = "\xE2\x80\xA6";
+constexpr std::string_view kBulletSign = "\xE2\x80\xA2";
+
+// An odd number has an inverse mod 2^64.
+constexpr std::uint64_t kRollingBase = 0x9E3779B97F4A7C15;
+constexpr std::uint64_t rolling_inverse(std::uint64_t odd) {
+  std::uint64_t inverse = odd;  // right in the lowest 3 bits; each step doubles them
+  for (int i = 0; i < 5; ++i) inverse *= 2 - odd * inverse;
+  return inverse;
+}
+constexpr std::uint64_t kRollingInverse = rolling_inverse(kRollingBase);
+static_assert(kRollingBase * kRollingInverse == 1);
+
+std::uint64_t mixed_hash(std::uint64_t hash) {
+  hash ^= hash >> 32;
+  hash *= 0xD6E8FEB86659FD93;
+  return hash ^ hash >> 32;
+}
+
+std::size_t slots_for(std::size_t entries) { return std::bit_ceil(2 * entries + 2); }
+
+// str.count
+std::int64_t occurrences(std::string_view text, std::string_view what) {
+  std::int64_t count = 0;
+  for (std::size_t at = 0; (at = text.find(what, at)) != text.npos; at += what.size()) ++count;
+  return count;
+}
+
+bool ends_in_terminal(std::string_view line) {
+  std::size_t last = line.size() - 1, length = 0;
+  while (last > 0 && (static_cast<unsigned char>(line[last]) & 0xC0) == 0x80) --last;
+  return (TextClasses::get().at(line, last, length) & TextClasses::Terminal) != 0;
+}
+
+}  // namespace
+
+void TextMeasures::set_text(std::string_view text) {
+  text_ = text;
+  words_known_ = joined_known_ = filled_lines_known_ = false;
+  characters_ = newlines_ = hashes_ = ellipses_ = {};
+  word_counts_ = {};
+  lines_ = {};
+  paragraphs_ = newline_parts_ = {};
+  grams_ = 0;
+}
+
+std::int64_t TextMeasures::characters() const {
+  if (!characters_) characters_ = character_count(text_);
+  return *characters_;
+}
+
+std::int64_t TextMeasures::newlines() const {
+  if (!newlines_) newlines_ = std::ranges::count(text_, '\n');
+  return *newlines_;
+}
+
+std::int64_t TextMeasures::hashes() const {
+  if (!hashes_) hashes_ = std::ranges::count(text_, '#');
+  return *hashes_;
+}
+
+std::int64_t TextMeasures::ellipses() const {
+  if (!ellipses_) ellipses_ = occurrences(text_, "...") + occurrences(text_, kEllipsisSign);
+  return *ellipses_;
+}
+
+const std::vector<Word>& TextMeasures::words() const {
+  if (!words_known_) {
+    words_.clear();
+    splitter_.split(text_, words_);
+    words_known_ = true;
+  }
+  return words_;
+}
+
+const TextMeasures::WordCounts& TextMeasures::word_counts() const {
+  if (!word_counts_) {
+    WordCounts& counts = word_counts_.emplace();
+    for (const Word& word : words()) {
+      ++counts.words;
+      counts.solid += word.solid;
+      counts.solid_characters += word.solid ? word.characters : 0;
+      counts.with_letter += word.letter;
+    }
+  }
+  return *word_counts_;
+}
+
+const TextMeasures::Lines& TextMeasures::lines() const {
+  if (!lines_) {
+    Lines& lines = lines_.emplace();
+    for (std::string_view rest = text_; !rest.empty();) {
+      const std::string_view line = strip_space(take_line(rest));
+      ++lines.lines;
+      lines.bullets += line.starts_with(kBulletSign) || line.starts_with('-');
+      lines.ellipses += line.ends_with("...") || line.ends_with(kEllipsisSign);
+    }
+  }
+  return *lines_;
+}
+
+const TextMeasures::FilledLines& TextMeasures::filled_lines() const {
+  if (filled_lines_known_) return filled_lines_;
+  filled_lines_.characters.clear();
+  filled_lines_.ended = filled_lines_.repeated_characters = 0;
+  strings_.clear(static_cast<std::size_t>(newlines()) + 1);
+  for_each_part(text_, 1, [&](std::string_view line) {
+    if (strip_space(line).empty()) return;
+    const std::int64_t length = character_count(line);
+    filled_lines_.characters.push_back(length);
+    filled_lines_.ended += ends_in_terminal(line);
+    if (!strings_.insert(line)) filled_lines_.repeated_characters += length;
+  });
+  filled_lines_known_ = true;
+  return filled_lines_;
+}
+
+// ---- repeated parts
+
+void TextMeasures::StringSet::clear(std::size_t most) { entries_.assign(slots_for(most), Entry{}); }
+
+bool TextMeasures::StringSet::insert(std::string_view text) {
+  const std::size_t hash = std::hash<std::string_view>{}(text), mask = entries_.size() - 1;
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    Entry& entry = entries_[at];
+    if (!entry.used) return entry = {hash, text, true}, true;
+    if (entry.hash == hash && entry.text == text) return false;
+  }
+}
+
+TextMeasures::Repeated TextMeasures::repeated_parts(std::string_view text,
+                                                    std::size_t least_newlines) const {
+  Repeated found;
+  strings_.clear(static_cast<std::size_t>(newlines()) + 1);
+  for_each_part(text, least_newlines, [&](std::string_view part) {
+    ++found.pieces;
+    if (strings_.insert(part)) return;
+    ++found.repeated;
+    found.repeated_characters += character_count(part);
+  });
+  return found;
+}
+
+const TextMeasures::Repeated& TextMeasures::paragraphs() const {
+  if (!paragraphs_) paragraphs_ = repeated_parts(strip_space(text_), 2);
+  return *paragraphs_;
+}
+
+const TextMeasures::Repeated& TextMeasures::newline_parts() const {
+  if (!newline_parts_) newline_parts_ = repeated_parts(text_, 1);
+  return *newline_parts_;
+}
+
+// ---- repeated words
+
+const TextMeasures::Joined& TextMeasures::joined() const {
+  if (joined_known_) return joined_;
+  const std::size_t count = words().size();
+  joined_.bytes.clear();
+  for (std::vector<std::uint64_t>* part : {&joined_.sum, &joined_.inverse}) part->resize(count + 1);
+  joined_.begin.resize(count + 1);
+  joined_.before.resize(count + 1);
+  std::uint64_t sum = 0, power = 1, inverse = 1;
+  std::int64_t characters = 0;
+  for (std::size_t i = 0; i <= count; ++i) {
+    joined_.begin[i] = joined_.bytes.size();
+    joined_.before[i] = characters;
+    joined_.sum[i] = sum;
+    joined_.inverse[i] = inverse;
+    if (i == count) break;
+    joined_.bytes += words_[i].text;
+    characters += words_[i].characters;
+    for (const char c : words_[i].text) {
+      sum += (static_cast<unsigned char>(c) + 1u) * power;
+      power *= kRollingBase;
+      inverse *= kRollingInverse;
+    }
+  }
+  joined_known_ = true;
+  return joined_;
+}
+
+std::uint64_t TextMeasures::hash_of(std::size_t word, std::size_t n) const {
+  return mixed_hash((joined_.sum[word + n] - joined_.sum[word]) * joined_.inverse[word]);
+}
+
+std::string_view TextMeasures::bytes_of(std::size_t word, std::size_t n) const {
+  const std::size_t begin = joined_.begin[word];
+  return std::string_view(joined_.bytes).substr(begin, joined_.begin[word + n] - begin);
+}
+
+void TextMeasures::clear_slots() const { slots_.assign(slots_for(words_.size()), Slot{}); }
+
+// The first word in slots_ from which n words have the same characters; this one if there is none,
+// which is then added.
+std::size_t TextMeasures::first_equal(std::size_t word, std::size_t n) const {
+  const std::uint64_t hash = hash_of(word, n);
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    Slot& slot = slots_[at];
+    if (slot.place == 0) return slot = {hash, word + 1}, word;
+    if (slot.key == hash && bytes_of(slot.place - 1, n) == bytes_of(word, n)) return slot.place - 1;
+  }
+}
+
+void TextMeasures::find_first_words() const {
+  const std::size_t count = joined().begin.size() - 1;
+  if (count >> 32 != 0) failure("a document of {} words is too long to compare", count);
+  clear_slots();
+  first_words_.resize(count);
+  for (std::size_t i = 0; i < count; ++i)
+    first_words_[i] = static_cast<std::uint32_t>(first_equal(i, 1));
+  first_ = first_words_;
+  grams_ = 1;
+}
+
+// Replaces first_ of grams_ words by that of one word more: equal sequences have equal beginnings
+// and equal last words.
+void TextMeasures::lengthen_grams() const {
+  const auto before = static_cast<std::size_t>(grams_++);
+  if (first_.empty()) return;
+  first_.pop_back();
+  clear_slots();
+  count_.assign(first_.size(), 0);
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t i = 0; i < first_.size(); ++i) {
+    const std::uint64_t key = std::uint64_t{first_[i]} << 32 | first_words_[i + before];
+    std::size_t at = mixed_hash(key * kRollingBase) & mask;
+    while (slots_[at].place != 0 && slots_[at].key != key) at = (at + 1) & mask;
+    if (slots_[at].place == 0) slots_[at] = {key, i + 1};
+    first_[i] = static_cast<std::uint32_t>(slots_[at].place - 1);
+    ++count_[first_[i]];
+  }
+}
+
+std::int64_t TextMeasures::top_characters() const {
+  if (first_.empty()) return 0;
+  const auto n = static_cast<std::size_t>(grams_);
+  const auto top = static_cast<std::size_t>(std::ranges::max_element(count_) - count_.begin());
+  const std::int64_t characters = joined_.before[top + n] - joined_.before[top] + grams_ - 1;
+  return characters * count_[top];
+}
+
+std::int64_t TextMeasures::top_n_gram_characters(int n) const {
+  if (grams_ == 0) find_first_words();
+  while (grams_ < n) {
+    lengthen_grams();
+    top_[static_cast<std::size_t>(grams_)] = top_characters();
+  }
+  return top_[static_cast<std::size_t>(n)];
+}
+
+std::int64_t TextMeasures::repeated_n_gram_characters(int words) const {
+  const auto n = static_cast<std::size_t>(words);
+  const std::size_t count = joined().begin.size() - 1;
+  clear_slots();
+  std::int64_t characters = 0;
+  for (std::size_t i = 0; i + n <= count;) {
+    const bool repeated = first_equal(i, n) != i;
+    if (repeated) characters += joined_.before[i + n] - joined_.before[i];
+    i += repeated ? n : 1;
+  }
+  return characters;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,433 @@
+#include "data/curation/words.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace kintsugi {
+namespace {
+
+constexpr CharacterRange kWordPunctuation[] = {
+    {0x0, 0x8},       {0xB, 0x1F},      {0x21, 0x2F},     {0x3A, 0x40},     {0x5B, 0x60},
+    {0x7B, 0x9F},     {0xAB, 0xAB},     {0xB4, 0xB4},     {0xBB, 0xBB},     {0x2013, 0x2014},
+    {0x2019, 0x2019}, {0x201C, 0x201E}, {0x2026, 0x2026}, {0x2236, 0x2236}, {0x2501, 0x2501},
+    {0x25BA, 0x25BA}, {0x3001, 0x3002}, {0x3008, 0x300D}, {0x3010, 0x3011}, {0xFF01, 0xFF01},
+    {0xFF05, 0xFF05}, {0xFF08, 0xFF09}, {0xFF0C, 0xFF0C}, {0xFF0E, 0xFF0E}, {0xFF11, 0xFF11},
+    {0xFF1A, 0xFF1B}, {0xFF1F, 0xFF1F}, {0xFF5E, 0xFF5E}};
+
+constexpr CharacterRange kSentenceTerminals[] = {
+    {0x21, 0x21},       {0x2E, 0x2E},       {0x3F, 0x3F},       {0x589, 0x589},
+    {0x61D, 0x61F},     {0x6D4, 0x6D4},     {0x700, 0x702},     {0x7F9, 0x7F9},
+    {0x837, 0x837},     {0x839, 0x839},     {0x83D, 0x83E},     {0x964, 0x965},
+    {0x104A, 0x104B},   {0x1362, 0x1362},   {0x1367, 0x1368},   {0x166E, 0x166E},
+    {0x1735, 0x1736},   {0x17D4, 0x17D6},   {0x17D9, 0x17DA},   {0x1803, 0x1803},
+    {0x1809, 0x1809},   {0x1944, 0x1945},   {0x1AA8, 0x1AAB},   {0x1B5A, 0x1B5B},
+    {0x1B5E, 0x1B5F},   {0x1B7D, 0x1B7E},   {0x1C3B, 0x1C3C},   {0x1C7E, 0x1C7F},
+    {0x203C, 0x203D},   {0x2047, 0x2049},   {0x2E2E, 0x2E2E},   {0x2E3C, 0x2E3C},
+    {0x2E53, 0x2E54},   {0x3002, 0x3002},   {0xA4FF, 0xA4FF},   {0xA60E, 0xA60F},
+    {0xA6F3, 0xA6F3},   {0xA6F7, 0xA6F7},   {0xA876, 0xA877},   {0xA8CE, 0xA8CF},
+    {0xA92F, 0xA92F},   {0xA9C8, 0xA9C9},   {0xAA5D, 0xAA5F},   {0xAAF0, 0xAAF1},
+    {0xABEB, 0xABEB},   {0xFE52, 0xFE52},   {0xFE56, 0xFE57},   {0xFF01, 0xFF01},
+    {0xFF0E, 0xFF0E},   {0xFF1F, 0xFF1F},   {0xFF61, 0xFF61},   {0x10A56, 0x10A57},
+    {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x11047, 0x11048}, {0x110BE, 0x110C1},
+    {0x11141, 0x11143}, {0x111C5, 0x111C6}, {0x111CD, 0x111CD}, {0x111DE, 0x111DF},
+    {0x11238, 0x11239}, {0x1123B, 0x1123C}, {0x112A9, 0x112A9}, {0x1144B, 0x1144C},
+    {0x115C2, 0x115C3}, {0x115C9, 0x115D7}, {0x11641, 0x11642}, {0x1173C, 0x1173E},
+    {0x11944, 0x11944}, {0x11946, 0x11946}, {0x11A42, 0x11A43}, {0x11A9B, 0x11A9C},
+    {0x11C41, 0x11C42}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F44}, {0x16A6E, 0x16A6F},
+    {0x16AF5, 0x16AF5}, {0x16B37, 0x16B38}, {0x16B44, 0x16B44}, {0x16E98, 0x16E98},
+    {0x1BC9F, 0x1BC9F}, {0x1DA88, 0x1DA88}};
+
+constexpr std::u32string_view kEdgeMarks = U"…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪";
+constexpr std::u32string_view kQuoteMarks =
+    U"'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉\u2329\u232A⟦⟧";
+constexpr std::u32string_view kOtherSpecials = U"§%=—–+.-^/~";
+
+// Units that are split from a number. Spelled as in spaCy, where "тб" is missing.
+constexpr std::u32string_view kUnits[] = {
+    U"km",  U"km²",  U"km³",  U"m",   U"m²",  U"m³",   U"dm",  U"dm²",  U"dm³",  U"cm",  U"cm²",
+    U"cm³", U"mm",   U"mm²",  U"mm³", U"ha",  U"µm",   U"nm",  U"yd",   U"in",   U"ft",  U"kg",
+    U"g",   U"mg",   U"µg",   U"t",   U"lb",  U"oz",   U"m/s", U"km/h", U"kmh",  U"mph", U"hPa",
+    U"Pa",  U"mbar", U"mb",   U"MB",  U"kb",  U"KB",   U"gb",  U"GB",   U"tb",   U"TB",  U"T",
+    U"G",   U"M",    U"K",    U"%",   U"км",  U"км²",  U"км³", U"м",    U"м²",   U"м³",  U"дм",
+    U"дм²", U"дм³",  U"см",   U"см²", U"см³", U"мм",   U"мм²", U"мм³",  U"нм",   U"кг",  U"г",
+    U"мг",  U"м/с",  U"км/ч", U"кПа", U"Па",  U"мбар", U"Кб",  U"КБ",   U"кб",   U"Мб",  U"МБ",
+    U"мб",  U"Гб",   U"ГБ",   U"гб",  U"Тб",  U"ТБ",   U"كم",  U"كم²",  U"كم³",  U"م",   U"م²",
+    U"م³",  U"سم",   U"سم²",  U"سم³", U"مم",  U"مم²",  U"مم³", U"غرام", U"جرام", U"جم",  U"كغ",
+    U"ملغ", U"كوب",  U"اكواب"};
+constexpr std::size_t kLongestUnit = 5;
+
+bool in_ranges(std::span<const CharacterRange> ranges, char32_t c) {
+  const auto after = std::ranges::upper_bound(ranges, c, {}, &CharacterRange::first);
+  return after != ranges.begin() && c <= std::prev(after)->last;
+}
+
+bool in_set(std::u32string_view set, char32_t c) { return set.find(c) != set.npos; }
+
+bool is_python_space(char32_t c) {
+  return (c >= 0x9 && c <= 0xD) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
+}
+
+std::uint16_t category_class_of(char32_t c) {
+  using C = TextClasses;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT:
+      return C::Letter | C::Upper | C::WordLetter;
+    case UTF8PROC_CATEGORY_LL:
+      return C::Letter | C::Lower | C::WordLetter;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return C::Letter | C::Upper | C::Lower | C::WordLetter;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return C::Upper | C::Lower;
+    case UTF8PROC_CATEGORY_ND:
+      return C::Number | C::WordLetter;
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return C::WordLetter;
+    case UTF8PROC_CATEGORY_SO:
+      return C::Icon;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+      return C::Mark;
+    default:
+      return 0;
+  }
+}
+
+std::uint16_t text_class_of(char32_t c) {
+  using C = TextClasses;
+  if (is_python_space(c)) return C::Space;
+  unsigned bits = category_class_of(c);
+  if (c == '_') bits |= C::WordLetter;
+  if (c >= '0' && c <= '9') bits |= C::Digit;
+  if (in_ranges(kSentenceTerminals, c)) bits |= C::Terminal;
+  if (!in_ranges(kSentenceTerminals, c) && !in_ranges(kWordPunctuation, c)) bits |= C::Solid;
+  if (in_set(kEdgeMarks, c)) bits |= C::Edge;
+  if (in_set(kQuoteMarks, c)) bits |= C::Edge | C::Quote;
+  if (in_set(U"$£¥฿﷼", c) || (c >= 0x20A0 && c <= 0x20BF)) bits |= C::Currency;
+  if ((bits & (C::Edge | C::Icon | C::Currency)) != 0 || in_set(kOtherSpecials, c))
+    bits |= C::Special;
+  return static_cast<std::uint16_t>(bits);
+}
+
+}  // namespace
+
+std::span<const CharacterRange> datatrove_punctuation() { return kWordPunctuation; }
+std::span<const CharacterRange> sentence_terminals() { return kSentenceTerminals; }
+
+const TextClasses& TextClasses::get() {
+  static const TextClasses classes;
+  return classes;
+}
+
+TextClasses::TextClasses() {
+  std::map<std::array<std::uint16_t, 256>, std::uint16_t> known;
+  for (std::size_t page = 0; page < page_.size(); ++page) {
+    std::array<std::uint16_t, 256> content;
+    for (std::size_t i = 0; i < 256; ++i)
+      content[i] = text_class_of(static_cast<char32_t>(page << 8 | i));
+    const auto [entry, fresh] = known.emplace(content, static_cast<std::uint16_t>(pages_.size()));
+    if (fresh) pages_.push_back(content);
+    page_[page] = entry->second;
+  }
+  std::copy_n(pages_[page_[0]].begin(), ascii_.size(), ascii_.begin());
+}
+
+std::string_view strip_space(std::string_view text) {
+  const TextClasses& classes = TextClasses::get();
+  std::size_t length = 0;
+  while (!text.empty() && (classes.at(text, 0, length) & TextClasses::Space) != 0)
+    text.remove_prefix(length);
+  while (!text.empty()) {
+    std::size_t last = text.size() - 1;
+    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
+    if ((classes.at(text, last, length) & TextClasses::Space) == 0) break;
+    text.remove_suffix(text.size() - last);
+  }
+  return text;
+}
+
+std::int64_t character_count(std::string_view text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+std::string_view take_line(std::string_view& text) {
+  std::size_t end = 0, length = 0;
+  for (; end < text.size(); ++end) {
+    const auto byte = static_cast<unsigned char>(text[end]);
+    if ((byte >= 0xA && byte <= 0xD) || (byte >= 0x1C && byte <= 0x1E)) {
+      length = text.substr(end).starts_with("\r\n") ? 2 : 1;
+    } else if (byte == 0xC2 || byte == 0xE2) {
+      const std::string_view rest = text.substr(end);
+      length = rest.starts_with("\xC2\x85")                                           ? 2
+               : rest.starts_with("\xE2\x80\xA8") || rest.starts_with("\xE2\x80\xA9") ? 3
+                                                                                      : 0;
+    }
+    if (length > 0) break;
+  }
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(end + length);
+  return line;
+}
+
+// ---- words
+
+void WordSplitter::split(std::string_view text, std::vector<Word>& words) {
+  using C = TextClasses;
+  const TextClasses& classes = *classes_;
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const std::size_t begin = i;
+    std::size_t length = 1;
+    std::uint32_t characters = 0;
+    unsigned bits = 0;
+    for (; i < text.size(); i += length) {
+      const unsigned found = classes.at(text, i, length);
+      if ((found & C::Space) != 0) break;
+      bits |= found;
+      ++characters;
+    }
+    if (i > begin) {
+      const std::string_view chunk = text.substr(begin, i - begin);
+      const bool unit = (bits & C::Digit) != 0 && (bits & (C::Upper | C::Lower)) != 0;
+      if (mode_ == WordMode::Tokens && ((bits & C::Special) != 0 || unit))
+        split_chunk(chunk, words);
+      else
+        words.push_back({chunk, characters, (bits & C::Solid) != 0, (bits & C::Letter) != 0});
+    }
+    i += length;
+  }
+}
+
+// Prefixes and suffixes are split off in turn, and what is left is divided at its infixes.
+void WordSplitter::split_chunk(std::string_view chunk, std::vector<Word>& words) {
+  chunk_ = chunk;
+  characters_.clear();
+  suffixes_.clear();
+  for (std::size_t i = 0, length = 0; i < chunk.size(); i += length) {
+    const char32_t c = utf8_decode(chunk, i, length);
+    characters_.push_back({c, classes_->of(c), i});
+  }
+  std::size_t begin = 0, end = characters_.size();
+  characters_.push_back({0, 0, chunk.size()});
+  for (std::size_t before = 0; begin < end && before != end - begin;) {
+    before = end - begin;
+    const std::size_t first = prefix(begin, end);
+    if (first > 0) append(begin, begin + first, words);
+    begin += first;
+    const std::size_t last = suffix(begin, end);
+    if (last > 0) suffixes_.emplace_back(end - last, end);
+    end -= last;
+  }
+  if (begin < end) split_middle(begin, end, words);
+  for (auto at = suffixes_.rbegin(); at != suffixes_.rend(); ++at)
+    append(at->first, at->second, words);
+}
+
+void WordSplitter::split_middle(std::size_t begin, std::size_t end,
+                                std::vector<Word>& words) const {
+  if (is_url(begin, end)) return append(begin, end, words);
+  std::size_t start = begin;
+  for (std::size_t i = begin; i < end;) {
+    const std::size_t length = infix(begin, i, end);
+    if (length > 0 && i > begin) {
+      if (i > start) append(start, i, words);
+      append(i, i + length, words);
+      start = i + length;
+    }
+    i += std::max<std::size_t>(length, 1);
+  }
+  if (start < end) append(start, end, words);
+}
+
+void WordSplitter::append(std::size_t begin, std::size_t end, std::vector<Word>& words) const {
+  unsigned bits = 0;
+  for (std::size_t i = begin; i < end; ++i) bits |= characters_[i].bits;
+  const std::size_t from = characters_[begin].at;
+  words.push_back({chunk_.substr(from, characters_[end].at - from),
+                   static_cast<std::uint32_t>(end - begin), (bits & TextClasses::Solid) != 0,
+                   (bits & TextClasses::Letter) != 0});
+}
+
+std::size_t WordSplitter::dots(std::size_t begin, std::size_t end) const {
+  std::size_t i = begin;
+  while (i < end && code(i) == '.') ++i;
+  return i - begin;
+}
+
+std::size_t WordSplitter::prefix(std::size_t begin, std::size_t end) const {
+  using C = TextClasses;
+  const char32_t c = code(begin);
+  if (is(begin, C::Edge | C::Icon | C::Currency) || in_set(U"§%=—–", c)) return 1;
+  if (c == '+') return begin + 1 == end || !is(begin + 1, C::Digit) ? 1 : 0;
+  if (c == '.') {
+    const std::size_t count = dots(begin, end);
+    return count >= 2 ? count : 0;
+  }
+  const auto dollar_after = [&](std::size_t i) { return i < end && code(i) == '$'; };
+  if (c == 'U' && begin + 1 < end && code(begin + 1) == 'S' && dollar_after(begin + 2)) return 3;
+  return (c == 'C' || c == 'A') && dollar_after(begin + 1) ? 2 : 0;
+}
+
+// The longest of all that match: the search for a suffix starts at the left.
+std::size_t WordSplitter::suffix(std::size_t begin, std::size_t end) const {
+  using C = TextClasses;
+  if (begin == end) return 0;
+  const std::size_t last = end - 1;
+  const char32_t c = code(last), previous = last > begin ? code(last - 1) : 0;
+  const auto digit = [&](std::size_t back) {  // `back` characters before the last one
+    return end - begin > back && is(last - back, C::Digit);
+  };
+  if (c == '.') {
+    std::size_t first = last;
+    while (first > begin && code(first - 1) == '.') --first;
+    if (last > first) return end - first;
+    return is_final_dot(begin, end) ? 1 : 0;
+  }
+  if (c == U'…' && previous == c) return 2;
+  if ((c == 's' || c == 'S') && (previous == '\'' || previous == U'’')) return 2;
+  if (c == '$' && previous == 'S' && end - begin > 2 && code(last - 2) == 'U' && digit(3)) return 3;
+  if (c == '$' && (previous == 'C' || previous == 'A') && digit(2)) return 2;
+  if (is(last, C::Edge | C::Icon) || c == U'—' || c == U'–') return 1;
+  if ((c == '+' || is(last, C::Currency)) && digit(1)) return 1;
+  return unit(begin, end);
+}
+
+std::size_t WordSplitter::unit(std::size_t begin, std::size_t end) const {
+  for (std::size_t length = std::min(kLongestUnit, end - begin - 1); length > 0; --length) {
+    const std::size_t from = end - length;
+    if (!is(from - 1, TextClasses::Digit)) continue;
+    const auto matches = [&](std::u32string_view unit) {
+      if (unit.size() != length) return false;
+      for (std::size_t i = 0; i < length; ++i)
+        if (code(from + i) != unit[i]) return false;
+      return true;
+    };
+    if (std::ranges::any_of(kUnits, matches)) return length;
+  }
+  return 0;
+}
+
+bool WordSplitter::is_final_dot(std::size_t begin, std::size_t end) const {
+  using C = TextClasses;
+  const std::size_t dot = end - 1;
+  if (dot == begin) return false;
+  if (is(dot - 1, C::Digit | C::Lower | C::Edge) || in_set(U"%²-+|", code(dot - 1))) return true;
+  if (dot < begin + 2) return false;
+  if (code(dot - 2) == U'°' && in_set(U"FfCcKk", code(dot - 1))) return true;
+  return is(dot - 1, C::Upper) && is(dot - 2, C::Upper);
+}
+
+// The length of an infix at `at`; 0 if there is none.
+std::size_t WordSplitter::infix(std::size_t begin, std::size_t at, std::size_t end) const {
+  using C = TextClasses;
+  constexpr unsigned kAlpha = C::Upper | C::Lower;
+  const char32_t c = code(at);
+  if (is(at, C::Icon) || c == U'…') return 1;
+  if (c == '.')
+    if (const std::size_t count = dots(at, end); count >= 2) return count;
+  if (at == begin || at + 1 == end) return 0;
+  const auto around = [&](unsigned before, unsigned after) {
+    return is(at - 1, before) && is(at + 1, after);
+  };
+  if (c == '.') return around(C::Lower | C::Quote, C::Upper | C::Quote) ? 1 : 0;
+  if (in_set(U"+-*^", c) && is(at - 1, C::Digit) && (is(at + 1, C::Digit) || code(at + 1) == '-'))
+    return 1;
+  if (c == ',') return around(kAlpha, kAlpha) ? 1 : 0;
+  if (in_set(U":<>=/", c)) return around(kAlpha | C::Digit, kAlpha) ? 1 : 0;
+  return is(at - 1, kAlpha | C::Digit) ? hyphen(at, end) : 0;
+}
+
+// One to three hyphens, one or two dashes, or a tilde, with a letter after them.
+std::size_t WordSplitter::hyphen(std::size_t at, std::size_t end) const {
+  const char32_t c = code(at);
+  const std::size_t most = c == '-' ? 3 : c == U'—' ? 2 : c == U'–' || c == '~' ? 1 : 0;
+  std::size_t length = 0;
+  while (length < most && at + length < end && code(at + length) == c) ++length;
+  const std::size_t next = at + length;
+  return length > 0 && next < end && is(next, TextClasses::Upper | TextClasses::Lower) ? length : 0;
+}
+
+// [scheme://][user@]host.domain[:port][/path], where the domain is in lower case.
+bool WordSplitter::is_url(std::size_t begin, std::size_t end) const {
+  if (is_host_and_path(begin, end)) return true;
+  std::size_t i = begin;
+  while (i < end && (is(i, TextClasses::WordLetter) || in_set(U"+-.", code(i)))) ++i;
+  if (i >= begin + 2 && i + 3 < end && code(i) == ':' && code(i + 1) == '/' && code(i + 2) == '/' &&
+      is_host_and_path(i + 3, end))
+    return true;
+  for (i = begin + 1; i < end; ++i)
+    if (code(i) == '@' && is_host_and_path(i + 1, end)) return true;
+  return false;
+}
+
+bool WordSplitter::is_host_and_path(std::size_t begin, std::size_t end) const {
+  const auto in_name = [&](std::size_t i) {
+    const char32_t c = code(i);
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c >= 0xA1 && c <= 0xFFFF);
+  };
+  std::size_t label = begin, i = begin;
+  bool plain = true;  // this label has no characters that only the last one may have
+  for (; i < end && !in_set(U":/?#", code(i)); ++i) {
+    if (code(i) == '.') {
+      if (i == label || i - label > 64 || !plain || !in_name(label) || !in_name(i - 1))
+        return false;
+      label = i + 1;
+      plain = true;
+    } else if (!in_name(i) && !in_set(U"-_", code(i))) {
+      if (!is(i, TextClasses::Lower)) return false;
+      plain = false;
+    }
+  }
+  if (label == begin || i - label < 2 || i - label > 63) return false;
+  for (std::size_t k = label; k < i; ++k)
+    if (!is(k, TextClasses::Lower)) return false;
+  if (i < end && code(i) == ':') {
+    std::size_t port = i + 1;
+    while (port < end && is(port, TextClasses::Number)) ++port;
+    if (port - i < 3 || port - i > 6) return false;
+    i = port;
+  }
+  return i == end || in_set(U"/?#", code(i));
+}
+
+std::int64_t sentence_count(std::span<const Word> tokens) {
+  const TextClasses& classes = TextClasses::get();
+  std::int64_t sentences = 1;
+  bool ended = false;
+  for (const Word& token : tokens) {
+    std::size_t length = 0;
+    bool marks = true, terminal = false;
+    for (std::size_t i = 0; i < token.text.size() && marks; i += length) {
+      const unsigned bits = classes.at(token.text, i, length);
+      marks = (bits & TextClasses::Mark) != 0;
+      if (i == 0) terminal = (bits & TextClasses::Terminal) != 0;
+    }
+    terminal = terminal && token.characters == 1;
+    if (terminal) {
+      ended = true;
+    } else if (ended && !marks) {
+      ++sentences;
+      ended = false;
+    }
+  }
+  return sentences;
+}
+
+}  // namespace kintsugi

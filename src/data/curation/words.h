@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizers/unicode.h"
+
+namespace kintsugi {
+
+// The words of a text as the published quality filters count them. All texts are valid UTF-8, and
+// white space is that of Python's str: split, strip and splitlines.
+
+// The characters from `first` to `last`.
+struct CharacterRange {
+  char32_t first, last;
+};
+// Datatrove's set of punctuation: a word with no other character is not counted as a word.
+std::span<const CharacterRange> datatrove_punctuation();
+// The characters that end a sentence in any script: Unicode 15's Sentence_Terminal and those of
+// Khmer.
+std::span<const CharacterRange> sentence_terminals();
+
+class TextClasses {
+ public:
+  enum : std::uint16_t {
+    Space = 1,          // str.isspace
+    Letter = 2,         // str.isalpha
+    Upper = 4,          // a letter or mark that is not in lower case
+    Lower = 8,          // a letter or mark that is not in upper case
+    Number = 16,        // \d
+    Digit = 32,         // 0 to 9
+    Solid = 64,         // neither punctuation nor a sentence terminal
+    Terminal = 128,     // a sentence terminal
+    Edge = 256,         // punctuation or a quote that is split from both ends of a word
+    Quote = 512,        // a quote among these
+    Icon = 1024,        // a symbol that is split from a word: emoji, arrows, box drawing
+    Currency = 2048,    //
+    Special = 4096,     // a word with this character may be several
+    Mark = 8192,        // Unicode's general category P
+    WordLetter = 16384  // \w
+  };
+
+  static const TextClasses& get();  // initialized on first use
+  std::uint16_t of(char32_t c) const { return c < 0x110000 ? pages_[page_[c >> 8]][c & 0xFF] : 0; }
+  // Of the character at `position`, which has `length` bytes.
+  std::uint16_t at(std::string_view text, std::size_t position, std::size_t& length) const {
+    const auto byte = static_cast<unsigned char>(text[position]);
+    if (byte < 0x80) return length = 1, ascii_[byte];
+    return of(utf8_decode(text, position, length));
+  }
+
+ private:
+  TextClasses();
+  std::array<std::uint16_t, 128> ascii_;
+  std::array<std::uint16_t, 0x1100> page_;
+  std::vector<std::array<std::uint16_t, 256>> pages_;  // without duplicates
+};
+
+// str.strip
+std::string_view strip_space(std::string_view text);
+
+// The number of characters.
+std::int64_t character_count(std::string_view text);
+
+// The first line of str.splitlines, which is removed from `text` with its end.
+std::string_view take_line(std::string_view& text);
+
+enum class WordMode : std::uint8_t {
+  // White space divides words, and punctuation, quotes, symbols and units are words of their own:
+  // the rules of spaCy's tokenizers that all languages share. Contractions ("don't"), abbreviations
+  // and emoticons, which each language lists, are not divided.
+  Tokens,
+  Whitespace  // str.split
+};
+
+struct Word {
+  std::string_view text;
+  std::uint32_t characters;
+  bool solid;   // has a character that is neither punctuation nor a sentence terminal
+  bool letter;  // has a letter
+};
+
+// One object per thread.
+class WordSplitter {
+ public:
+  explicit WordSplitter(WordMode mode) : mode_(mode), classes_(&TextClasses::get()) {}
+
+  // Appends the words of the text.
+  void split(std::string_view text, std::vector<Word>& words);
+
+ private:
+  struct Character {
+    char32_t code;
+    std::uint16_t bits;
+    std::size_t at;
+  };
+  void split_chunk(std::string_view chunk, std::vector<Word>& words);
+  void split_middle(std::size_t begin, std::size_t end, std::vector<Word>& words) const;
+  void append(std::size_t begin, std::size_t end, std::vector<Word>& words) const;
+  std::size_t dots(std::size_t begin, std::size_t end) const;
+  std::size_t prefix(std::size_t begin, std::size_t end) const;
+  std::size_t suffix(std::size_t begin, std::size_t end) const;
+  std::size_t unit(std::size_t begin, std::size_t end) const;
+  bool is_final_dot(std::size_t begin, std::size_t end) const;
+  std::size_t infix(std::size_t begin, std::size_t at, std::size_t end) const;
+  std::size_t hyphen(std::size_t at, std::size_t end) const;
+  bool is_url(std::size_t begin, std::size_t end) const;
+  bool is_host_and_path(std::size_t begin, std::size_t end) const;
+  char32_t code(std::size_t i) const { return characters_[i].code; }
+  bool is(std::size_t i, unsigned bits) const { return (characters_[i].bits & bits) != 0; }
+
+  WordMode mode_;
+  const TextClasses* classes_;
+  std::string_view chunk_;
+  std::vector<Character> characters_;  // of the chunk
+  std::vector<std::pair<std::size_t, std::size_t>> suffixes_;
+};
+
+// The number of sentences of a line: each begins with a word after a sentence terminal.
+std::int64_t sentence_count(std::span<const Word> tokens);
+
+}  // namespace kintsugi

@@ -1,0 +1,219 @@
+// The words and the rules of the published filters, held against their restatement in Python
+// (make_filter_cases.py).
+#include "data/curation/text_filters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/paths.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+json cases_of(const std::string& name) {
+  return json::parse(std::ifstream(test_data_directory() + "/curation/" + name));
+}
+
+// A string, or parts that are repeated: [["ship ", 100], ["sea", 1]].
+std::string text_of(const json& compact) {
+  if (compact.is_string()) return compact;
+  std::string text;
+  for (const json& part : compact)
+    for (int i = 0; i < part[1].get<int>(); ++i) text += part[0].get<std::string>();
+  return text;
+}
+
+template <class Filter>
+Filter filter_of(const json& settings) {
+  Filter filter;
+  const YamlDocument document(settings.dump(), "the settings");
+  YamlReader(document, {}).read(filter);
+  return filter;
+}
+
+WordMode mode_of(const std::string& name) {
+  return name == "tokens" ? WordMode::Tokens : WordMode::Whitespace;
+}
+
+template <class Filter>
+void check_cases(const std::string& name, std::size_t least) {
+  const json cases = cases_of(name);
+  std::size_t count = 0;
+  TextMeasures tokens(WordMode::Tokens), whitespace(WordMode::Whitespace);
+  for (const json& item : cases["items"]) {
+    const std::string text = text_of(item[0]);
+    tokens.set_text(text);
+    whitespace.set_text(text);
+    for (const json& check : item[1]) {
+      json settings = check[1].get<bool>() ? cases["off"] : json::object();
+      settings.update(check[2]);
+      const WordMode mode = mode_of(check[0]);
+      const TextMeasures& measures = mode == WordMode::Tokens ? tokens : whitespace;
+      const auto filter = filter_of<Filter>(settings);
+      const std::string expected = check[3];
+      EXPECT_EQ(filter.removed_by(measures), expected) << item[0] << check;
+      EXPECT_EQ(filter.removed_by(TextMeasures(text, mode)), expected) << item[0] << check;
+      ++count;
+    }
+  }
+  EXPECT_GE(count, least);
+}
+
+TEST(TextFilters, GopherQuality) { check_cases<GopherQuality>("gopher_quality.json", 900); }
+TEST(TextFilters, GopherRepetition) {
+  check_cases<GopherRepetition>("gopher_repetition.json", 1000);
+}
+TEST(TextFilters, FineWebQuality) { check_cases<FineWebQuality>("fineweb_quality.json", 900); }
+
+TEST(TextFilters, C4RemovesLinesAndDocuments) {
+  const json cases = cases_of("c4.json")["items"];
+  for (const json& item : cases) {
+    const std::string before = item["text"];
+    std::string text = before;
+    EXPECT_EQ(filter_of<C4Lines>(item["settings"]).edit(text), item["removed"]) << item;
+    EXPECT_EQ(text, item["left"].is_null() ? before : item["left"].get<std::string>()) << item;
+  }
+  EXPECT_GE(cases.size(), 600u);
+}
+
+TEST(Words, AreThoseOfTheRestatedRules) {
+  const json cases = cases_of("words.json")["items"];
+  for (const json& item : cases) {
+    const std::string text = item[0];
+    std::vector<Word> words;
+    WordSplitter(WordMode::Tokens).split(text, words);
+    std::vector<std::string> found;
+    for (const Word& word : words) {
+      found.emplace_back(word.text);
+      EXPECT_EQ(word.characters, character_count(word.text)) << item;
+    }
+    EXPECT_EQ(found, item[1].get<std::vector<std::string>>()) << item;
+  }
+  EXPECT_GE(cases.size(), 1500u);
+}
+
+TEST(Words, OfOneChunkTakeLinearTime) {
+  for (const char* const part : {"a.", "!", "a@", "...a", "\"a", "https://", "a-", "5km", "漢。"}) {
+    std::string text;
+    for (int i = 0; i < 300'000; ++i) text += part;
+    std::vector<Word> words;
+    WordSplitter(WordMode::Tokens).split(text, words);
+    std::string joined;
+    for (const Word& word : words) joined += word.text;
+    EXPECT_EQ(joined, text) << part;
+  }
+}
+
+// ---- FineWeb-2
+
+constexpr std::string_view kDutch = R"(dup_line_frac: 0.296
+dup_n_grams:
+- - 5
+  - 0.156
+- - 6
+  - 0.146
+- - 7
+  - 0.136
+- - 8
+  - 0.126
+- - 9
+  - 0.115
+- - 10
+  - 0.104
+language_score: 0.689
+line_punct_thr: -1
+max_avg_word_length: 17
+max_non_alpha_words_ratio: 0.828
+min_avg_word_length: 3
+new_line_ratio: 0.154
+stopwords:
+- de
+- 'no'
+- "f\xFCr"
+top_n_grams:
+- - 2
+  - 0.213
+- - 3
+  - 0.182
+- - 4
+  - 0
+)";
+
+FineWeb2Thresholds thresholds_of(const std::string& yaml) {
+  const TemporaryDirectory directory;
+  return read_fineweb2_thresholds(directory.write("nld_Latn.yml", yaml));
+}
+
+TEST(FineWeb2, ReadsTheSettingsOfALanguage) {
+  const FineWeb2Thresholds x = thresholds_of(std::string(kDutch));
+  EXPECT_EQ(x.language_score, 0.689);
+  EXPECT_EQ(x.repetition.dup_line_frac, 0.296);
+  EXPECT_EQ(x.repetition.dup_para_frac, 0);
+  EXPECT_EQ(x.repetition.dup_para_char_frac, 0);
+  EXPECT_EQ(x.repetition.dup_line_char_frac, 0);
+  EXPECT_EQ(x.repetition.top_n_grams, (std::array{0.213, 0.182, 0.0}));
+  EXPECT_EQ(x.repetition.dup_n_grams, (std::array{0.156, 0.146, 0.136, 0.126, 0.115, 0.104}));
+  EXPECT_EQ(x.fineweb.line_punct_thr, -1);
+  EXPECT_EQ(x.fineweb.new_line_ratio, 0.154);
+  EXPECT_EQ(x.fineweb.char_duplicates_ratio, 0.1);
+  EXPECT_GT(x.fineweb.short_line_thr, 1);
+  EXPECT_EQ(x.quality.min_avg_word_length, 3);
+  EXPECT_EQ(x.quality.max_avg_word_length, 17);
+  EXPECT_EQ(x.quality.max_non_alpha_words_ratio, 0.828);
+  EXPECT_EQ(x.quality.stop_words, (std::vector<std::string>{"de", "no", "für"}));
+  EXPECT_EQ(x.quality.min_stop_words, 2);
+}
+
+std::string complaint_about(std::string yaml, const std::string& before, const std::string& after) {
+  const std::size_t at = yaml.find(before);
+  EXPECT_NE(at, yaml.npos) << before;
+  yaml.replace(at, before.size(), after);
+  try {
+    thresholds_of(yaml);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(FineWeb2, RefusesDamagedFiles) {
+  const struct {
+    const char *before, *after, *complaint;
+  } damages[] = {
+      {"language_score: 0.689\n", "", "language_score is missing"},
+      {"language_score: 0.689", "language_score: 1.2", "must be at least 0 and at most 1"},
+      {"dup_line_frac: 0.296", "dup_line_frac: -1", "must be at least 0"},
+      {"new_line_ratio: 0.154", "new_line_ratio: nan", "new_line_ratio"},
+      {"new_line_ratio: 0.154", "new_line_ratio:", "a number"},
+      {"new_line_ratio", "new_line_ration", "new_line_ratio is missing"},
+      {"dup_line_frac", "more: 1\ndup_line_frac", "more"},
+      {"  - 0.213", "  - many", "top_n_grams"},
+      {"  - 0.213", "  - -0.1", "top_n_grams"},
+      {"  - 0.213", "  - .inf", "top_n_grams"},
+      {"  - 0.213\n", "", "from 2 to 4"},
+      {"- - 3", "- - 2", "from 2 to 4"},
+      {"- - 10\n  - 0.104\n", "", "from 5 to 10"},
+      {"dup_n_grams:\n", "dup_n_grams: 5\nx:\n", "from 5 to 10"},
+      {"- de\n- 'no'\n- \"f\\xFCr\"\n", "", "stopwords"},
+      {"stopwords:\n- de\n- 'no'\n- \"f\\xFCr\"\n", "stopwords: []\n", "empty"},
+      {"- de", "- - de", "stopwords"},
+      {"- de", "- de: 1", "stopwords"},
+  };
+  for (const auto& damage : damages)
+    EXPECT_THAT(complaint_about(std::string(kDutch), damage.before, damage.after),
+                HasSubstr(damage.complaint))
+        << damage.after;
+  EXPECT_THROW(thresholds_of(""), UserError);
+  EXPECT_THROW(thresholds_of("- 1"), UserError);
+  EXPECT_THROW(read_fineweb2_thresholds("/nowhere/nld_Latn.yml"), UserError);
+}
+
+}  // namespace
+}  // namespace kintsugi
