@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/file.h"
 
@@ -28,8 +29,14 @@ namespace {
 bool has_stop_words(const std::vector<std::string>& stop_words, const std::vector<Word>& words,
                     std::int64_t least) {
   std::vector<bool> found(stop_words.size());
+  std::array<bool, 16> lengths{};  // of stop words; the last one is 15 or more
+  const auto length_of = [&](std::string_view word) {
+    return std::min(word.size(), lengths.size() - 1);
+  };
+  for (const std::string& word : stop_words) lengths[length_of(word)] = true;
   std::int64_t count = 0;
   for (const Word& word : words) {
+    if (!lengths[length_of(word.text)]) continue;
     const auto at =
         static_cast<std::size_t>(std::ranges::find(stop_words, word.text) - stop_words.begin());
     if (at == stop_words.size() || found[at]) continue;
@@ -114,17 +121,16 @@ constexpr std::string_view kPolicyPhrases[] = {"terms of use", "privacy policy",
 
 // str.lower as far as English phrases can tell: the Kelvin sign is a k.
 std::string lower_english(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\xE2' && text.substr(i).starts_with("\xE2\x84\xAA")) {
-      result += 'k';
-      i += 2;
-    } else {
-      result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    }
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+  constexpr std::string_view kKelvin = "\xE2\x84\xAA";
+  std::size_t end = std::min(result.find(kKelvin), result.size());
+  for (std::size_t i = end; i < result.size(); ++i) {
+    const bool kelvin = std::string_view(result).substr(i).starts_with(kKelvin);
+    result[end++] = kelvin ? 'k' : result[i];
+    i += kelvin ? kKelvin.size() - 1 : 0;
   }
+  result.resize(end);
   return result;
 }
 
@@ -157,19 +163,38 @@ bool ends_sentence(std::string_view line) {
          !line.ends_with("...");
 }
 
+// The words of str.split, and the characters of the longest.
+struct WordLengths {
+  std::int64_t words = 0, longest = 0;
+};
+
+WordLengths word_lengths(std::string_view line) {
+  const TextClasses& classes = TextClasses::get();
+  WordLengths lengths;
+  std::int64_t characters = 0;
+  for (std::size_t i = 0, length = 0; i < line.size(); i += length) {
+    const bool space = (classes.at(line, i, length) & TextClasses::Space) != 0;
+    lengths.words += !space && characters == 0;
+    characters = space ? 0 : characters + 1;
+    lengths.longest = std::max(lengths.longest, characters);
+  }
+  return lengths;
+}
+
+bool has_phrase(const std::string& text, std::string_view phrase) {
+  return memmem(text.data(), text.size(), phrase.data(), phrase.size()) != nullptr;
+}
+
 }  // namespace
 
 C4Lines::Verdict C4Lines::judge(std::string& line) const {
-  std::vector<Word> words;
-  WordSplitter(WordMode::Whitespace).split(line, words);
-  const auto too_long = [&](const Word& word) { return word.characters > max_word_length; };
-  if (max_word_length != 0 && std::ranges::any_of(words, too_long)) return Verdict::Drop;
-  const auto count = static_cast<std::int64_t>(words.size());
+  const WordLengths lengths = word_lengths(line);
+  if (max_word_length != 0 && lengths.longest > max_word_length) return Verdict::Drop;
   if (remove_citations && line.find('[') != line.npos) line = without_citations(line);
   if (filter_no_terminal_punct && !ends_sentence(line)) return Verdict::Drop;
-  if (count < min_words_per_line) return Verdict::Drop;
+  if (lengths.words < min_words_per_line) return Verdict::Drop;
   const std::string lowered = lower_english(line);
-  const auto has = [&](std::string_view phrase) { return lowered.find(phrase) != lowered.npos; };
+  const auto has = [&](std::string_view phrase) { return has_phrase(lowered, phrase); };
   if (filter_lorem_ipsum && has("lorem ipsum")) return Verdict::LoremIpsum;
   if (filter_javascript && has("javascript")) return Verdict::Drop;
   if (filter_curly_bracket && has("{")) return Verdict::CurlyBracket;
@@ -178,13 +203,13 @@ C4Lines::Verdict C4Lines::judge(std::string& line) const {
 }
 
 std::string_view C4Lines::edit(std::string& text) const {
-  std::string kept;
+  std::string kept, line;
   std::int64_t sentences = 0;
   bool first = true;
   WordSplitter splitter(WordMode::Tokens);
   std::vector<Word> tokens;
   for (std::string_view rest = text; !rest.empty();) {
-    std::string line(strip_space(take_line(rest)));
+    line = strip_space(take_line(rest));
     const Verdict verdict = judge(line);
     if (verdict == Verdict::LoremIpsum) return "c4.lorem_ipsum";
     if (verdict == Verdict::CurlyBracket) return "c4.curly_bracket";

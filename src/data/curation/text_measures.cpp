@@ -38,9 +38,8 @@ std::int64_t occurrences(std::string_view text, std::string_view what) {
 }
 
 bool ends_in_terminal(std::string_view line) {
-  std::size_t last = line.size() - 1, length = 0;
-  while (last > 0 && (static_cast<unsigned char>(line[last]) & 0xC0) == 0x80) --last;
-  return (TextClasses::get().at(line, last, length) & TextClasses::Terminal) != 0;
+  std::size_t length = 0;
+  return (TextClasses::get().of_last(line, length) & TextClasses::Terminal) != 0;
 }
 
 }  // namespace
@@ -61,12 +60,12 @@ std::int64_t TextMeasures::characters() const {
 }
 
 std::int64_t TextMeasures::newlines() const {
-  if (!newlines_) newlines_ = std::ranges::count(text_, '\n');
+  if (!newlines_) newlines_ = byte_count(text_, '\n');
   return *newlines_;
 }
 
 std::int64_t TextMeasures::hashes() const {
-  if (!hashes_) hashes_ = std::ranges::count(text_, '#');
+  if (!hashes_) hashes_ = byte_count(text_, '#');
   return *hashes_;
 }
 
@@ -89,9 +88,9 @@ const TextMeasures::WordCounts& TextMeasures::word_counts() const {
     WordCounts& counts = word_counts_.emplace();
     for (const Word& word : words()) {
       ++counts.words;
-      counts.solid += word.solid;
-      counts.solid_characters += word.solid ? word.characters : 0;
-      counts.with_letter += word.letter;
+      counts.solid += word.solid();
+      counts.solid_characters += word.solid() ? word.characters : 0;
+      counts.with_letter += word.has_letter();
     }
   }
   return *word_counts_;

@@ -44,7 +44,6 @@ constexpr CharacterRange kSentenceTerminals[] = {
 constexpr std::u32string_view kEdgeMarks = U"…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪";
 constexpr std::u32string_view kQuoteMarks =
     U"'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉\u2329\u232A⟦⟧";
-constexpr std::u32string_view kOtherSpecials = U"§%=—–+.-^/~";
 
 // Units that are split from a number. Spelled as in spaCy, where "тб" is missing.
 constexpr std::u32string_view kUnits[] = {
@@ -60,11 +59,6 @@ constexpr std::u32string_view kUnits[] = {
     U"ملغ", U"كوب",  U"اكواب"};
 constexpr std::size_t kLongestUnit = 5;
 
-bool in_ranges(std::span<const CharacterRange> ranges, char32_t c) {
-  const auto after = std::ranges::upper_bound(ranges, c, {}, &CharacterRange::first);
-  return after != ranges.begin() && c <= std::prev(after)->last;
-}
-
 bool in_set(std::u32string_view set, char32_t c) { return set.find(c) != set.npos; }
 
 bool is_python_space(char32_t c) {
@@ -73,7 +67,7 @@ bool is_python_space(char32_t c) {
          c == 0x205F || c == 0x3000;
 }
 
-std::uint16_t category_class_of(char32_t c) {
+std::uint32_t category_class_of(char32_t c) {
   using C = TextClasses;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
@@ -102,27 +96,62 @@ std::uint16_t category_class_of(char32_t c) {
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
     case UTF8PROC_CATEGORY_PO:
-      return C::Mark;
+      return C::Punctuation;
     default:
       return 0;
   }
 }
 
-std::uint16_t text_class_of(char32_t c) {
-  using C = TextClasses;
-  if (is_python_space(c)) return C::Space;
-  unsigned bits = category_class_of(c);
-  if (c == '_') bits |= C::WordLetter;
-  if (c >= '0' && c <= '9') bits |= C::Digit;
-  if (in_ranges(kSentenceTerminals, c)) bits |= C::Terminal;
-  if (!in_ranges(kSentenceTerminals, c) && !in_ranges(kWordPunctuation, c)) bits |= C::Solid;
-  if (in_set(kEdgeMarks, c)) bits |= C::Edge;
-  if (in_set(kQuoteMarks, c)) bits |= C::Edge | C::Quote;
-  if (in_set(U"$£¥฿﷼", c) || (c >= 0x20A0 && c <= 0x20BF)) bits |= C::Currency;
-  if ((bits & (C::Edge | C::Icon | C::Currency)) != 0 || in_set(kOtherSpecials, c))
-    bits |= C::Special;
-  return static_cast<std::uint16_t>(bits);
-}
+// The classes of all characters.
+class ClassTable {
+ public:
+  ClassTable() : bits_(0x110000) {
+    using C = TextClasses;
+    for (char32_t c = 0; c < bits_.size(); ++c)
+      bits_[c] = is_python_space(c) ? C::Space : category_class_of(c) | C::Solid;
+    add({{'_', '_'}}, C::WordLetter);
+    add({{'0', '9'}}, C::Digit);
+    add(kSentenceTerminals, C::Terminal);
+    remove_solid(kSentenceTerminals);
+    remove_solid(kWordPunctuation);
+    add(kEdgeMarks, C::Edge);
+    add(kQuoteMarks, C::Edge | C::Quote);
+    add(U"$£¥฿﷼", C::Currency);
+    add({{0x20A0, 0x20BF}}, C::Currency);
+    add(U"§%=—–", C::Prefix);
+    add(U"—–", C::Dash);
+    add(U"-–—~", C::Hyphen | C::Infix);
+    add(U":<>=/", C::Relation | C::Infix);
+    add(U"+-*^", C::Operator | C::Infix);
+    add(U".…,", C::Infix);
+    add(U":/?#", C::HostEnd);
+    for (std::uint32_t& bits : bits_) {
+      if ((bits & C::Icon) != 0) bits |= C::Infix;
+      if ((bits & (C::Edge | C::Icon | C::Currency | C::Prefix | C::Infix)) != 0)
+        bits |= C::Special;
+    }
+  }
+  const std::uint32_t* page(std::size_t number) const { return &bits_[number << 8]; }
+
+ private:
+  void add(std::u32string_view set, std::uint32_t more) {
+    for (const char32_t c : set) bits_[c] |= more;
+  }
+  void add(std::initializer_list<CharacterRange> ranges, std::uint32_t more) {
+    add(std::span(ranges.begin(), ranges.size()), more);
+  }
+  void add(std::span<const CharacterRange> ranges, std::uint32_t more) {
+    for (const CharacterRange& range : ranges)
+      for (char32_t c = range.first; c <= range.last; ++c) bits_[c] |= more;
+  }
+  void remove_solid(std::span<const CharacterRange> ranges) {
+    for (const CharacterRange& range : ranges)
+      for (char32_t c = range.first; c <= range.last; ++c)
+        bits_[c] &= ~std::uint32_t{TextClasses::Solid};
+  }
+
+  std::vector<std::uint32_t> bits_;
+};
 
 }  // namespace
 
@@ -135,16 +164,22 @@ const TextClasses& TextClasses::get() {
 }
 
 TextClasses::TextClasses() {
-  std::map<std::array<std::uint16_t, 256>, std::uint16_t> known;
+  const ClassTable table;
+  std::map<std::array<std::uint32_t, 256>, std::uint16_t> known;
   for (std::size_t page = 0; page < page_.size(); ++page) {
-    std::array<std::uint16_t, 256> content;
-    for (std::size_t i = 0; i < 256; ++i)
-      content[i] = text_class_of(static_cast<char32_t>(page << 8 | i));
+    std::array<std::uint32_t, 256> content;
+    std::copy_n(table.page(page), content.size(), content.begin());
     const auto [entry, fresh] = known.emplace(content, static_cast<std::uint16_t>(pages_.size()));
     if (fresh) pages_.push_back(content);
     page_[page] = entry->second;
   }
-  std::copy_n(pages_[page_[0]].begin(), ascii_.size(), ascii_.begin());
+  std::copy_n(table.page(0), ascii_.size(), ascii_.begin());
+}
+
+std::uint32_t TextClasses::of_last(std::string_view text, std::size_t& length) const {
+  std::size_t last = text.size() - 1;
+  while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
+  return at(text, last, length);
 }
 
 std::string_view strip_space(std::string_view text) {
@@ -152,34 +187,49 @@ std::string_view strip_space(std::string_view text) {
   std::size_t length = 0;
   while (!text.empty() && (classes.at(text, 0, length) & TextClasses::Space) != 0)
     text.remove_prefix(length);
-  while (!text.empty()) {
-    std::size_t last = text.size() - 1;
-    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
-    if ((classes.at(text, last, length) & TextClasses::Space) == 0) break;
-    text.remove_suffix(text.size() - last);
-  }
+  while (!text.empty() && (classes.of_last(text, length) & TextClasses::Space) != 0)
+    text.remove_suffix(length);
   return text;
 }
 
 std::int64_t character_count(std::string_view text) {
-  return std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  std::int64_t count = 0;
+#pragma omp simd reduction(+ : count)
+  for (std::size_t i = 0; i < text.size(); ++i) count += static_cast<signed char>(text[i]) >= -64;
+  return count;
 }
+
+std::int64_t byte_count(std::string_view text, char byte) {
+  std::int64_t count = 0;
+#pragma omp simd reduction(+ : count)
+  for (std::size_t i = 0; i < text.size(); ++i) count += text[i] == byte;
+  return count;
+}
+
+namespace {
+
+// The bytes that end a line or begin a character that does.
+constexpr std::array<bool, 256> kMayEndLine = [] {
+  std::array<bool, 256> table{};
+  for (const int byte : {0xA, 0xB, 0xC, 0xD, 0x1C, 0x1D, 0x1E, 0xC2, 0xE2})
+    table[static_cast<std::size_t>(byte)] = true;
+  return table;
+}();
+
+std::size_t line_end(std::string_view text) {
+  if (text.starts_with("\r\n") || text.starts_with("\xC2\x85")) return 2;
+  if (text.starts_with("\xE2\x80\xA8") || text.starts_with("\xE2\x80\xA9")) return 3;
+  return static_cast<unsigned char>(text[0]) < 0x80 ? 1 : 0;
+}
+
+}  // namespace
 
 std::string_view take_line(std::string_view& text) {
   std::size_t end = 0, length = 0;
-  for (; end < text.size(); ++end) {
-    const auto byte = static_cast<unsigned char>(text[end]);
-    if ((byte >= 0xA && byte <= 0xD) || (byte >= 0x1C && byte <= 0x1E)) {
-      length = text.substr(end).starts_with("\r\n") ? 2 : 1;
-    } else if (byte == 0xC2 || byte == 0xE2) {
-      const std::string_view rest = text.substr(end);
-      length = rest.starts_with("\xC2\x85")                                           ? 2
-               : rest.starts_with("\xE2\x80\xA8") || rest.starts_with("\xE2\x80\xA9") ? 3
-                                                                                      : 0;
-    }
-    if (length > 0) break;
-  }
+  for (; end < text.size(); ++end)
+    if (kMayEndLine[static_cast<unsigned char>(text[end])] &&
+        (length = line_end(text.substr(end))) > 0)
+      break;
   const std::string_view line = text.substr(0, end);
   text.remove_prefix(end + length);
   return line;
@@ -188,30 +238,48 @@ std::string_view take_line(std::string_view& text) {
 // ---- words
 
 void WordSplitter::split(std::string_view text, std::vector<Word>& words) {
-  using C = TextClasses;
   const TextClasses& classes = *classes_;
-  std::size_t i = 0;
-  while (i < text.size()) {
+  for (std::size_t i = 0, length = 1; i < text.size(); i += length) {
     const std::size_t begin = i;
-    std::size_t length = 1;
-    std::uint32_t characters = 0;
-    unsigned bits = 0;
+    Chunk chunk;
     for (; i < text.size(); i += length) {
-      const unsigned found = classes.at(text, i, length);
-      if ((found & C::Space) != 0) break;
-      bits |= found;
-      ++characters;
+      const std::uint32_t bits = classes.at(text, i, length);
+      if ((bits & TextClasses::Space) != 0) break;
+      chunk.before_last |= chunk.last;
+      chunk.last_but_one = chunk.last;
+      chunk.last = bits;
+      ++chunk.characters;
     }
-    if (i > begin) {
-      const std::string_view chunk = text.substr(begin, i - begin);
-      const bool unit = (bits & C::Digit) != 0 && (bits & (C::Upper | C::Lower)) != 0;
-      if (mode_ == WordMode::Tokens && ((bits & C::Special) != 0 || unit))
-        split_chunk(chunk, words);
-      else
-        words.push_back({chunk, characters, (bits & C::Solid) != 0, (bits & C::Letter) != 0});
-    }
-    i += length;
+    if (i == begin) continue;
+    chunk.text = {text.data() + begin, i - begin};
+    if (mode_ == WordMode::Whitespace || !may_split(chunk.last | chunk.before_last))
+      words.push_back({chunk.text, chunk.characters, chunk.last | chunk.before_last});
+    else if (ends_in_mark(chunk))
+      split_mark(chunk, words);
+    else
+      split_chunk(chunk.text, words);
   }
+}
+
+bool WordSplitter::may_split(std::uint32_t bits) {
+  using C = TextClasses;
+  const bool unit = (bits & C::Digit) != 0 && (bits & (C::Upper | C::Lower)) != 0;
+  return unit || (bits & C::Special) != 0;
+}
+
+// Most words that are split are one word and a mark, as in "here," and "here.".
+bool WordSplitter::ends_in_mark(const Chunk& chunk) {
+  using C = TextClasses;
+  if (chunk.characters < 2 || may_split(chunk.before_last)) return false;
+  if ((chunk.last & C::Edge) != 0) return true;
+  return chunk.text.ends_with('.') && (chunk.last_but_one & (C::Digit | C::Lower)) != 0;
+}
+
+void WordSplitter::split_mark(const Chunk& chunk, std::vector<Word>& words) {
+  std::size_t mark = chunk.text.size() - 1;
+  while ((static_cast<unsigned char>(chunk.text[mark]) & 0xC0) == 0x80) --mark;
+  words.push_back({chunk.text.substr(0, mark), chunk.characters - 1, chunk.before_last});
+  words.push_back({chunk.text.substr(mark), 1, chunk.last});
 }
 
 // Prefixes and suffixes are split off in turn, and what is left is divided at its infixes.
@@ -241,10 +309,15 @@ void WordSplitter::split_chunk(std::string_view chunk, std::vector<Word>& words)
 
 void WordSplitter::split_middle(std::size_t begin, std::size_t end,
                                 std::vector<Word>& words) const {
-  if (is_url(begin, end)) return append(begin, end, words);
+  bool infixes = false, dot = false;
+  for (std::size_t i = begin; i < end; ++i) {
+    infixes = infixes || is(i, TextClasses::Infix);
+    dot = dot || code(i) == '.';
+  }
+  if (!infixes || (dot && is_url(begin, end))) return append(begin, end, words);
   std::size_t start = begin;
   for (std::size_t i = begin; i < end;) {
-    const std::size_t length = infix(begin, i, end);
+    const std::size_t length = is(i, TextClasses::Infix) ? infix(begin, i, end) : 0;
     if (length > 0 && i > begin) {
       if (i > start) append(start, i, words);
       append(i, i + length, words);
@@ -256,12 +329,11 @@ void WordSplitter::split_middle(std::size_t begin, std::size_t end,
 }
 
 void WordSplitter::append(std::size_t begin, std::size_t end, std::vector<Word>& words) const {
-  unsigned bits = 0;
+  std::uint32_t bits = 0;
   for (std::size_t i = begin; i < end; ++i) bits |= characters_[i].bits;
   const std::size_t from = characters_[begin].at;
   words.push_back({chunk_.substr(from, characters_[end].at - from),
-                   static_cast<std::uint32_t>(end - begin), (bits & TextClasses::Solid) != 0,
-                   (bits & TextClasses::Letter) != 0});
+                   static_cast<std::uint32_t>(end - begin), bits});
 }
 
 std::size_t WordSplitter::dots(std::size_t begin, std::size_t end) const {
@@ -273,7 +345,7 @@ std::size_t WordSplitter::dots(std::size_t begin, std::size_t end) const {
 std::size_t WordSplitter::prefix(std::size_t begin, std::size_t end) const {
   using C = TextClasses;
   const char32_t c = code(begin);
-  if (is(begin, C::Edge | C::Icon | C::Currency) || in_set(U"§%=—–", c)) return 1;
+  if (is(begin, C::Edge | C::Icon | C::Currency | C::Prefix)) return 1;
   if (c == '+') return begin + 1 == end || !is(begin + 1, C::Digit) ? 1 : 0;
   if (c == '.') {
     const std::size_t count = dots(begin, end);
@@ -303,7 +375,7 @@ std::size_t WordSplitter::suffix(std::size_t begin, std::size_t end) const {
   if ((c == 's' || c == 'S') && (previous == '\'' || previous == U'’')) return 2;
   if (c == '$' && previous == 'S' && end - begin > 2 && code(last - 2) == 'U' && digit(3)) return 3;
   if (c == '$' && (previous == 'C' || previous == 'A') && digit(2)) return 2;
-  if (is(last, C::Edge | C::Icon) || c == U'—' || c == U'–') return 1;
+  if (is(last, C::Edge | C::Icon | C::Dash)) return 1;
   if ((c == '+' || is(last, C::Currency)) && digit(1)) return 1;
   return unit(begin, end);
 }
@@ -346,11 +418,11 @@ std::size_t WordSplitter::infix(std::size_t begin, std::size_t at, std::size_t e
     return is(at - 1, before) && is(at + 1, after);
   };
   if (c == '.') return around(C::Lower | C::Quote, C::Upper | C::Quote) ? 1 : 0;
-  if (in_set(U"+-*^", c) && is(at - 1, C::Digit) && (is(at + 1, C::Digit) || code(at + 1) == '-'))
+  if (is(at, C::Operator) && is(at - 1, C::Digit) && (is(at + 1, C::Digit) || code(at + 1) == '-'))
     return 1;
   if (c == ',') return around(kAlpha, kAlpha) ? 1 : 0;
-  if (in_set(U":<>=/", c)) return around(kAlpha | C::Digit, kAlpha) ? 1 : 0;
-  return is(at - 1, kAlpha | C::Digit) ? hyphen(at, end) : 0;
+  if (is(at, C::Relation)) return around(kAlpha | C::Digit, kAlpha) ? 1 : 0;
+  return is(at, C::Hyphen) && is(at - 1, kAlpha | C::Digit) ? hyphen(at, end) : 0;
 }
 
 // One to three hyphens, one or two dashes, or a tilde, with a letter after them.
@@ -384,7 +456,7 @@ bool WordSplitter::is_host_and_path(std::size_t begin, std::size_t end) const {
   };
   std::size_t label = begin, i = begin;
   bool plain = true;  // this label has no characters that only the last one may have
-  for (; i < end && !in_set(U":/?#", code(i)); ++i) {
+  for (; i < end && !is(i, TextClasses::HostEnd); ++i) {
     if (code(i) == '.') {
       if (i == label || i - label > 64 || !plain || !in_name(label) || !in_name(i - 1))
         return false;
@@ -407,22 +479,24 @@ bool WordSplitter::is_host_and_path(std::size_t begin, std::size_t end) const {
   return i == end || in_set(U"/?#", code(i));
 }
 
-std::int64_t sentence_count(std::span<const Word> tokens) {
+namespace {
+
+bool is_punctuation(std::string_view word) {
   const TextClasses& classes = TextClasses::get();
+  for (std::size_t i = 0, length = 0; i < word.size(); i += length)
+    if ((classes.at(word, i, length) & TextClasses::Punctuation) == 0) return false;
+  return true;
+}
+
+}  // namespace
+
+std::int64_t sentence_count(std::span<const Word> tokens) {
   std::int64_t sentences = 1;
   bool ended = false;
   for (const Word& token : tokens) {
-    std::size_t length = 0;
-    bool marks = true, terminal = false;
-    for (std::size_t i = 0; i < token.text.size() && marks; i += length) {
-      const unsigned bits = classes.at(token.text, i, length);
-      marks = (bits & TextClasses::Mark) != 0;
-      if (i == 0) terminal = (bits & TextClasses::Terminal) != 0;
-    }
-    terminal = terminal && token.characters == 1;
-    if (terminal) {
+    if (token.characters == 1 && (token.bits & TextClasses::Terminal) != 0) {
       ended = true;
-    } else if (ended && !marks) {
+    } else if (ended && !is_punctuation(token.text)) {
       ++sentences;
       ended = false;
     }

@@ -25,45 +25,56 @@ std::span<const CharacterRange> sentence_terminals();
 
 class TextClasses {
  public:
-  enum : std::uint16_t {
-    Space = 1,          // str.isspace
-    Letter = 2,         // str.isalpha
-    Upper = 4,          // a letter or mark that is not in lower case
-    Lower = 8,          // a letter or mark that is not in upper case
-    Number = 16,        // \d
-    Digit = 32,         // 0 to 9
-    Solid = 64,         // neither punctuation nor a sentence terminal
-    Terminal = 128,     // a sentence terminal
-    Edge = 256,         // punctuation or a quote that is split from both ends of a word
-    Quote = 512,        // a quote among these
-    Icon = 1024,        // a symbol that is split from a word: emoji, arrows, box drawing
-    Currency = 2048,    //
-    Special = 4096,     // a word with this character may be several
-    Mark = 8192,        // Unicode's general category P
-    WordLetter = 16384  // \w
+  enum : std::uint32_t {
+    Space = 1 << 0,        // str.isspace
+    Letter = 1 << 1,       // str.isalpha
+    Upper = 1 << 2,        // a letter or mark that is not in lower case
+    Lower = 1 << 3,        // a letter or mark that is not in upper case
+    Number = 1 << 4,       // \d
+    Digit = 1 << 5,        // 0 to 9
+    WordLetter = 1 << 6,   // \w
+    Solid = 1 << 7,        // neither datatrove's punctuation nor a sentence terminal
+    Terminal = 1 << 8,     // a sentence terminal
+    Punctuation = 1 << 9,  // Unicode's general category P
+
+    // How words are divided.
+    Edge = 1 << 10,      // a mark or quote that is split from both ends
+    Quote = 1 << 11,     // a quote among these
+    Icon = 1 << 12,      // a symbol: emoji, arrows, box drawing
+    Currency = 1 << 13,  //
+    Prefix = 1 << 14,    // split from the beginning, but not among these
+    Dash = 1 << 15,      // — and –
+    Hyphen = 1 << 16,    // between letters: - – — ~
+    Relation = 1 << 17,  // between letters: : < > = /
+    Operator = 1 << 18,  // between digits: + - * ^
+    Infix = 1 << 19,     // may divide a word
+    Special = 1 << 20,   // may divide or be split from a word
+    HostEnd = 1 << 21    // : / ? #
   };
 
   static const TextClasses& get();  // initialized on first use
-  std::uint16_t of(char32_t c) const { return c < 0x110000 ? pages_[page_[c >> 8]][c & 0xFF] : 0; }
+  std::uint32_t of(char32_t c) const { return c < 0x110000 ? pages_[page_[c >> 8]][c & 0xFF] : 0; }
   // Of the character at `position`, which has `length` bytes.
-  std::uint16_t at(std::string_view text, std::size_t position, std::size_t& length) const {
+  std::uint32_t at(std::string_view text, std::size_t position, std::size_t& length) const {
     const auto byte = static_cast<unsigned char>(text[position]);
     if (byte < 0x80) return length = 1, ascii_[byte];
     return of(utf8_decode(text, position, length));
   }
+  std::uint32_t of_last(std::string_view text, std::size_t& length) const;
 
  private:
   TextClasses();
-  std::array<std::uint16_t, 128> ascii_;
+  std::array<std::uint32_t, 128> ascii_;
   std::array<std::uint16_t, 0x1100> page_;
-  std::vector<std::array<std::uint16_t, 256>> pages_;  // without duplicates
+  std::vector<std::array<std::uint32_t, 256>> pages_;  // without duplicates
 };
 
 // str.strip
 std::string_view strip_space(std::string_view text);
 
-// The number of characters.
+// The number of characters, and of a byte.
 std::int64_t character_count(std::string_view text);
+std::int64_t byte_count(std::string_view text, char byte);
 
 // The first line of str.splitlines, which is removed from `text` with its end.
 std::string_view take_line(std::string_view& text);
@@ -79,8 +90,10 @@ enum class WordMode : std::uint8_t {
 struct Word {
   std::string_view text;
   std::uint32_t characters;
-  bool solid;   // has a character that is neither punctuation nor a sentence terminal
-  bool letter;  // has a letter
+  std::uint32_t bits;  // of TextClasses that any of them has
+
+  bool solid() const { return (bits & TextClasses::Solid) != 0; }
+  bool has_letter() const { return (bits & TextClasses::Letter) != 0; }
 };
 
 // One object per thread.
@@ -94,9 +107,17 @@ class WordSplitter {
  private:
   struct Character {
     char32_t code;
-    std::uint16_t bits;
+    std::uint32_t bits;
     std::size_t at;
   };
+  struct Chunk {  // between white space
+    std::string_view text = {};
+    std::uint32_t characters = 0;
+    std::uint32_t last = 0, last_but_one = 0, before_last = 0;  // bits of one and all characters
+  };
+  static bool may_split(std::uint32_t bits);
+  static bool ends_in_mark(const Chunk& chunk);
+  static void split_mark(const Chunk& chunk, std::vector<Word>& words);
   void split_chunk(std::string_view chunk, std::vector<Word>& words);
   void split_middle(std::size_t begin, std::size_t end, std::vector<Word>& words) const;
   void append(std::size_t begin, std::size_t end, std::vector<Word>& words) const;
