@@ -14,6 +14,7 @@
 #include "data/chat/prompt_encoder.h"
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_job.h"
+#include "data/curation/text_filters.h"
 #include "data/sampling/packing_index.h"
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
@@ -510,6 +511,22 @@ std::vector<FileParser> parquet() {
   return {parser};
 }
 
+FileParser fineweb2_thresholds() {
+  const std::string pairs =
+      "top_n_grams: [[2, 0.2], [3, 0.18], [4, 0]]\n"
+      "dup_n_grams:\n- - 5\n  - 0.15\n- - 6\n  - 0.14\n- - 7\n  - 0.1\n- - 8\n  - 0.1\n- - 9\n  - "
+      "0\n"
+      "- - 10\n  - 0.1\n";
+  const std::string numbers =
+      "language_score: 0.7\ndup_line_frac: 0.3\nline_punct_thr: -1\n"
+      "new_line_ratio: 7.2\nmin_avg_word_length: 3\nmax_avg_word_length: 17\n"
+      "max_non_alpha_words_ratio: 0.8\nstopwords:\n- de\n- \"f\\xFCr\"\n- 'no'\n";
+  return {.name = "fineweb2-thresholds",
+          .samples = {{{"nld_Latn.yml", numbers + pairs}}},
+          .damaged = {},
+          .read = [](const fs::path& d) { read_fineweb2_thresholds(d / "nld_Latn.yml"); }};
+}
+
 }  // namespace
 
 std::vector<FileParser> data_parsers() {
@@ -529,6 +546,7 @@ std::vector<FileParser> data_parsers() {
       compressed(),
       web_archive(),
       packing_index(),
+      fineweb2_thresholds(),
       documents(),
       torch_file(),
       pickles(),

@@ -12,6 +12,9 @@
 
 namespace kintsugi {
 
+template <>
+inline constexpr EnumWords<2> kEnumWords<WordMode> = {"tokens", "whitespace"};
+
 // The published quality filters, with datatrove's names, defaults, order and comparisons. A filter
 // returns the first rule that a document breaks, such as "gopher_quality.stop_words", or nothing.
 // Filters are constant: threads can share one.

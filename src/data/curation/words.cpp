@@ -241,23 +241,20 @@ void WordSplitter::split(std::string_view text, std::vector<Word>& words) {
   const TextClasses& classes = *classes_;
   for (std::size_t i = 0, length = 1; i < text.size(); i += length) {
     const std::size_t begin = i;
-    Chunk chunk;
+    std::size_t continuations = 0;  // bytes that do not begin a character
+    std::uint32_t bits = 0;
     for (; i < text.size(); i += length) {
-      const std::uint32_t bits = classes.at(text, i, length);
-      if ((bits & TextClasses::Space) != 0) break;
-      chunk.before_last |= chunk.last;
-      chunk.last_but_one = chunk.last;
-      chunk.last = bits;
-      ++chunk.characters;
+      const std::uint32_t found = classes.at(text, i, length);
+      if ((found & TextClasses::Space) != 0) break;
+      bits |= found;
+      continuations += length - 1;
     }
     if (i == begin) continue;
-    chunk.text = {text.data() + begin, i - begin};
-    if (mode_ == WordMode::Whitespace || !may_split(chunk.last | chunk.before_last))
-      words.push_back({chunk.text, chunk.characters, chunk.last | chunk.before_last});
-    else if (ends_in_mark(chunk))
-      split_mark(chunk, words);
-    else
-      split_chunk(chunk.text, words);
+    const std::string_view chunk(text.data() + begin, i - begin);
+    if (mode_ == WordMode::Whitespace || !may_split(bits))
+      words.push_back({chunk, static_cast<std::uint32_t>(chunk.size() - continuations), bits});
+    else if (!split_mark(chunk, words))
+      split_chunk(chunk, words);
   }
 }
 
@@ -267,19 +264,24 @@ bool WordSplitter::may_split(std::uint32_t bits) {
   return unit || (bits & C::Special) != 0;
 }
 
-// Most words that are split are one word and a mark, as in "here," and "here.".
-bool WordSplitter::ends_in_mark(const Chunk& chunk) {
+// Most chunks are one word and a mark, as in "here," and "here.". Returns whether this one is.
+bool WordSplitter::split_mark(std::string_view chunk, std::vector<Word>& words) const {
   using C = TextClasses;
-  if (chunk.characters < 2 || may_split(chunk.before_last)) return false;
-  if ((chunk.last & C::Edge) != 0) return true;
-  return chunk.text.ends_with('.') && (chunk.last_but_one & (C::Digit | C::Lower)) != 0;
-}
-
-void WordSplitter::split_mark(const Chunk& chunk, std::vector<Word>& words) {
-  std::size_t mark = chunk.text.size() - 1;
-  while ((static_cast<unsigned char>(chunk.text[mark]) & 0xC0) == 0x80) --mark;
-  words.push_back({chunk.text.substr(0, mark), chunk.characters - 1, chunk.before_last});
-  words.push_back({chunk.text.substr(mark), 1, chunk.last});
+  std::size_t length = 0;
+  const std::uint32_t mark = classes_->of_last(chunk, length);
+  const std::string_view word(chunk.data(), chunk.size() - length);
+  if (word.empty() || ((mark & C::Edge) == 0 && chunk.back() != '.')) return false;
+  std::uint32_t bits = 0, last = 0, characters = 0;
+  for (std::size_t i = 0, step = 0; i < word.size(); i += step) {
+    last = classes_->at(word, i, step);
+    bits |= last;
+    ++characters;
+  }
+  const bool splits = (mark & C::Edge) != 0 || (last & (C::Digit | C::Lower)) != 0;
+  if (!splits || may_split(bits)) return false;
+  words.push_back({word, characters, bits});
+  words.push_back({chunk.substr(word.size()), 1, mark});
+  return true;
 }
 
 // Prefixes and suffixes are split off in turn, and what is left is divided at its infixes.
@@ -318,7 +320,7 @@ void WordSplitter::split_middle(std::size_t begin, std::size_t end,
   std::size_t start = begin;
   for (std::size_t i = begin; i < end;) {
     const std::size_t length = is(i, TextClasses::Infix) ? infix(begin, i, end) : 0;
-    if (length > 0 && i > begin) {
+    if (length > 0) {
       if (i > start) append(start, i, words);
       append(i, i + length, words);
       start = i + length;

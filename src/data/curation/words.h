@@ -110,14 +110,8 @@ class WordSplitter {
     std::uint32_t bits;
     std::size_t at;
   };
-  struct Chunk {  // between white space
-    std::string_view text = {};
-    std::uint32_t characters = 0;
-    std::uint32_t last = 0, last_but_one = 0, before_last = 0;  // bits of one and all characters
-  };
   static bool may_split(std::uint32_t bits);
-  static bool ends_in_mark(const Chunk& chunk);
-  static void split_mark(const Chunk& chunk, std::vector<Word>& words);
+  bool split_mark(std::string_view chunk, std::vector<Word>& words) const;
   void split_chunk(std::string_view chunk, std::vector<Word>& words);
   void split_middle(std::size_t begin, std::size_t end, std::vector<Word>& words) const;
   void append(std::size_t begin, std::size_t end, std::vector<Word>& words) const;

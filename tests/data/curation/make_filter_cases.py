@@ -522,6 +522,13 @@ def word_cases(draw):
     alphabet = list("abAB09.,:;-–—~/'’\"()<>=+*^%&$€°²sS#@_!?…|") + [
         "é", "e\u0301", "漢", "。", "👍", "🏽", "→", "US$", "km", "..", "--", "://", ".com", "’s", "м", "ع"]
     texts_ = LANGUAGES + [" ".join(ODD)] + EMPTY
+    texts_ += ["a……", "……", "a………", "…………b", "a--b", "a---b", "a----b", "a——b", "a———b", "a–b"]
+    for host in ("a.example", "a.b.example", "a_b.example", "_a.example", "a-.example", "x.Example", "x.e",
+                 "é.example", "例.例え", "a..example", "x." + "y" * 63, "x." + "y" * 64, "z" * 64 + ".example",
+                 "z" * 65 + ".example", "u@a.example", "@a.example", "u:p@a.example", "u@v@a.example",
+                 "ab://a.example", "a://a.example", "ab:/a.example", "a+b.c-d://a.example"):
+        texts_ += [host + end for end in ("/a-b", ":5/a-b", ":55/a-b", ":55555/a-b", ":555555/a-b", "?a-b", "#a-b",
+                                          ":a-b", "", "-b/a-b")]
     for _ in range(1500):
         texts_.append("".join(draw.choice(alphabet) for _ in range(draw.choice([1, 2, 3, 4, 6, 9]))))
     for unit in UNITS + CURRENCY:

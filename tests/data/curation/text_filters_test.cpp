@@ -17,12 +17,12 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-json cases_of(const std::string& name) {
+json filter_cases(const std::string& name) {
   return json::parse(std::ifstream(test_data_directory() + "/curation/" + name));
 }
 
 // A string, or parts that are repeated: [["ship ", 100], ["sea", 1]].
-std::string text_of(const json& compact) {
+std::string filter_text(const json& compact) {
   if (compact.is_string()) return compact;
   std::string text;
   for (const json& part : compact)
@@ -31,32 +31,32 @@ std::string text_of(const json& compact) {
 }
 
 template <class Filter>
-Filter filter_of(const json& settings) {
+Filter filter_with(const json& settings) {
   Filter filter;
   const YamlDocument document(settings.dump(), "the settings");
   YamlReader(document, {}).read(filter);
   return filter;
 }
 
-WordMode mode_of(const std::string& name) {
+WordMode word_mode(const std::string& name) {
   return name == "tokens" ? WordMode::Tokens : WordMode::Whitespace;
 }
 
 template <class Filter>
-void check_cases(const std::string& name, std::size_t least) {
-  const json cases = cases_of(name);
+void check_filter(const std::string& name, std::size_t least) {
+  const json cases = filter_cases(name);
   std::size_t count = 0;
   TextMeasures tokens(WordMode::Tokens), whitespace(WordMode::Whitespace);
   for (const json& item : cases["items"]) {
-    const std::string text = text_of(item[0]);
+    const std::string text = filter_text(item[0]);
     tokens.set_text(text);
     whitespace.set_text(text);
     for (const json& check : item[1]) {
       json settings = check[1].get<bool>() ? cases["off"] : json::object();
       settings.update(check[2]);
-      const WordMode mode = mode_of(check[0]);
+      const WordMode mode = word_mode(check[0]);
       const TextMeasures& measures = mode == WordMode::Tokens ? tokens : whitespace;
-      const auto filter = filter_of<Filter>(settings);
+      const auto filter = filter_with<Filter>(settings);
       const std::string expected = check[3];
       EXPECT_EQ(filter.removed_by(measures), expected) << item[0] << check;
       EXPECT_EQ(filter.removed_by(TextMeasures(text, mode)), expected) << item[0] << check;
@@ -66,25 +66,25 @@ void check_cases(const std::string& name, std::size_t least) {
   EXPECT_GE(count, least);
 }
 
-TEST(TextFilters, GopherQuality) { check_cases<GopherQuality>("gopher_quality.json", 900); }
+TEST(TextFilters, GopherQuality) { check_filter<GopherQuality>("gopher_quality.json", 900); }
 TEST(TextFilters, GopherRepetition) {
-  check_cases<GopherRepetition>("gopher_repetition.json", 1000);
+  check_filter<GopherRepetition>("gopher_repetition.json", 1000);
 }
-TEST(TextFilters, FineWebQuality) { check_cases<FineWebQuality>("fineweb_quality.json", 900); }
+TEST(TextFilters, FineWebQuality) { check_filter<FineWebQuality>("fineweb_quality.json", 900); }
 
 TEST(TextFilters, C4RemovesLinesAndDocuments) {
-  const json cases = cases_of("c4.json")["items"];
+  const json cases = filter_cases("c4.json")["items"];
   for (const json& item : cases) {
     const std::string before = item["text"];
     std::string text = before;
-    EXPECT_EQ(filter_of<C4Lines>(item["settings"]).edit(text), item["removed"]) << item;
+    EXPECT_EQ(filter_with<C4Lines>(item["settings"]).edit(text), item["removed"]) << item;
     EXPECT_EQ(text, item["left"].is_null() ? before : item["left"].get<std::string>()) << item;
   }
   EXPECT_GE(cases.size(), 600u);
 }
 
 TEST(Words, AreThoseOfTheRestatedRules) {
-  const json cases = cases_of("words.json")["items"];
+  const json cases = filter_cases("words.json")["items"];
   for (const json& item : cases) {
     const std::string text = item[0];
     std::vector<Word> words;
@@ -113,7 +113,7 @@ TEST(Words, OfOneChunkTakeLinearTime) {
 
 // ---- FineWeb-2
 
-constexpr std::string_view kDutch = R"(dup_line_frac: 0.296
+constexpr std::string_view kDutchThresholds = R"(dup_line_frac: 0.296
 dup_n_grams:
 - - 5
   - 0.156
@@ -146,13 +146,13 @@ top_n_grams:
   - 0
 )";
 
-FineWeb2Thresholds thresholds_of(const std::string& yaml) {
+FineWeb2Thresholds dutch_thresholds(const std::string& yaml) {
   const TemporaryDirectory directory;
   return read_fineweb2_thresholds(directory.write("nld_Latn.yml", yaml));
 }
 
 TEST(FineWeb2, ReadsTheSettingsOfALanguage) {
-  const FineWeb2Thresholds x = thresholds_of(std::string(kDutch));
+  const FineWeb2Thresholds x = dutch_thresholds(std::string(kDutchThresholds));
   EXPECT_EQ(x.language_score, 0.689);
   EXPECT_EQ(x.repetition.dup_line_frac, 0.296);
   EXPECT_EQ(x.repetition.dup_para_frac, 0);
@@ -171,12 +171,13 @@ TEST(FineWeb2, ReadsTheSettingsOfALanguage) {
   EXPECT_EQ(x.quality.min_stop_words, 2);
 }
 
-std::string complaint_about(std::string yaml, const std::string& before, const std::string& after) {
+std::string threshold_complaint(std::string yaml, const std::string& before,
+                                const std::string& after) {
   const std::size_t at = yaml.find(before);
   EXPECT_NE(at, yaml.npos) << before;
   yaml.replace(at, before.size(), after);
   try {
-    thresholds_of(yaml);
+    dutch_thresholds(yaml);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -207,11 +208,11 @@ TEST(FineWeb2, RefusesDamagedFiles) {
       {"- de", "- de: 1", "stopwords"},
   };
   for (const auto& damage : damages)
-    EXPECT_THAT(complaint_about(std::string(kDutch), damage.before, damage.after),
+    EXPECT_THAT(threshold_complaint(std::string(kDutchThresholds), damage.before, damage.after),
                 HasSubstr(damage.complaint))
         << damage.after;
-  EXPECT_THROW(thresholds_of(""), UserError);
-  EXPECT_THROW(thresholds_of("- 1"), UserError);
+  EXPECT_THROW(dutch_thresholds(""), UserError);
+  EXPECT_THROW(dutch_thresholds("- 1"), UserError);
   EXPECT_THROW(read_fineweb2_thresholds("/nowhere/nld_Latn.yml"), UserError);
 }
 
