@@ -8,6 +8,7 @@
 #include "core/hash.h"
 
 namespace kintsugi {
+namespace personal {
 namespace {
 
 // ---- characters
@@ -761,6 +762,7 @@ void append_shape(std::string& masked, std::string_view text, std::uint64_t stat
 }
 
 }  // namespace
+}  // namespace personal
 
 std::string_view name_of(PersonalDataKind kind) {
   return enum_name(kind, {"email", "ip", "iban", "card", "national", "phone"});
@@ -786,8 +788,9 @@ const std::optional<std::string>& PersonalData::marker(PersonalDataKind kind) co
 
 void PersonalData::check() const {
   std::vector<std::string_view> known;
-  for (const PhonePlan& plan : kPhonePlans) known.push_back(plan.country);
-  for (const NationalNumber& kind : national_numbers()) known.push_back(kind.country);
+  for (const personal::PhonePlan& plan : personal::kPhonePlans) known.push_back(plan.country);
+  for (const personal::NationalNumber& kind : personal::national_numbers())
+    known.push_back(kind.country);
   for (const std::string& country : countries)
     if (std::find(known.begin(), known.end(), country) == known.end())
       user_error("no number of the country '{}' is known; countries are two letters, such as NL",
@@ -795,7 +798,7 @@ void PersonalData::check() const {
 }
 
 std::vector<MaskedSpan> PersonalData::find(std::string_view text) const {
-  return Finder(*this, text).run();
+  return personal::Finder(*this, text).run();
 }
 
 void PersonalData::mask(std::string& text, const std::vector<MaskedSpan>& spans) const {
@@ -808,7 +811,7 @@ void PersonalData::mask(std::string& text, const std::vector<MaskedSpan>& spans)
     masked.append(text, done, span.begin - done);
     const std::string_view found = std::string_view(text).substr(span.begin, span.end - span.begin);
     if (style == MaskStyle::Shape)
-      append_shape(masked, found, state + span.begin);
+      personal::append_shape(masked, found, state + span.begin);
     else
       masked += marker(span.kind).value_or("");
     done = span.end;
