@@ -45,7 +45,7 @@ if(backend_tests)
 endif()
 
 add_executable(kintsugi_tests ${backend_tests})
-file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/*)
+file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/* ${CMAKE_SOURCE_DIR}/tests/data/*)
 foreach(folder tests ${test_folders})
   if(IS_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} AND NOT folder MATCHES "^tests/(backend|emulator)$")
     kintsugi_sources(kintsugi_tests ${folder} INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12 OPTIONS -O0)
