@@ -38,6 +38,8 @@ void add_completion_command(CLI::App& app);  // after the others, which it descr
 void add_data_encode(CLI::App& data);
 void add_data_decode(CLI::App& data);
 void add_data_train_tokenizer(CLI::App& data);
+void add_data_train_language_id(CLI::App& data);
+void add_data_language_id(CLI::App& data);
 void add_data_tokenize(CLI::App& data);
 void add_data_prepare_chat(CLI::App& data);
 void add_data_inspect(CLI::App& data);

@@ -15,6 +15,7 @@
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_job.h"
 #include "data/curation/text_filters.h"
+#include "data/curation/language_id.h"
 #include "data/sampling/packing_index.h"
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
@@ -452,6 +453,20 @@ FileParser compressed() {
       }};
 }
 
+// Models of fastText: plain, with a tree, quantized and pruned.
+FileParser language_model() {
+  FileParser parser{
+      .name = "language-model", .samples = {}, .damaged = {}, .read = [](const fs::path& d) {
+        const LanguageModel model(d / "m.bin");
+        for (const char* text : {"", "ja och der", "Hyv\u00e4\u00e4 huomenta \xFF\xC3 </s> x"})
+          model.guess(text);
+      }};
+  for (const char* kind : {"softmax", "tree", "words", "quantized", "pruned"})
+    parser.samples.push_back({{"m.bin", content_of(fs::path(test_data_directory()) / "curation" /
+                                                   (std::string("language_") + kind + ".bin"))}});
+  return parser;
+}
+
 FileParser web_archive() {
   std::string plain, packed;
   for (int i = 0; i < 5; ++i) {
@@ -545,6 +560,7 @@ std::vector<FileParser> data_parsers() {
       jsonl(),
       compressed(),
       web_archive(),
+      language_model(),
       packing_index(),
       fineweb2_thresholds(),
       documents(),

@@ -116,6 +116,8 @@ void add_data_command(CLI::App& app) {
   data->footer("Each command has its own --help with an example.");
   add_data_train_tokenizer(*data);
   add_data_tokenize(*data);
+  add_data_train_language_id(*data);
+  add_data_language_id(*data);
   add_data_prepare_chat(*data);
   add_data_inspect(*data);
   add_data_verify(*data);
