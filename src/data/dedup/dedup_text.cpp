@@ -84,7 +84,9 @@ class CharacterRules {
   }
 
   CharacterRule rule(char32_t c) {
-    if (c >= 0xD800 && c < 0xE000) return {};
+    if (const auto kind = category(c); kind == UTF8PROC_CATEGORY_CN ||
+                                       kind == UTF8PROC_CATEGORY_CO || kind == UTF8PROC_CATEGORY_CS)
+      return {};
     if (c == kCapitalSigma) return {.fate = Fate::Sigma};
     const auto lower =
         c == kDottedCapitalI
@@ -191,8 +193,13 @@ class DedupTextWriter {
         at = write_other(at);
         continue;
       }
+      if (letter == ' ') {
+        end_word();
+        ++at;
+        continue;
+      }
       put(letter);
-      for (char next; ++at < text_.size() && (next = ascii_letter(at)) != '\0';)
+      for (char next; ++at < text_.size() && (next = ascii_letter(at)) > ' ';)
         out_[length_++] = next;
     }
     write_marks();
@@ -217,16 +224,21 @@ class DedupTextWriter {
     }
     out_[length_++] = c;
   }
+  void end_word() {
+    write_marks();
+    in_word_ = false;
+  }
   void put(std::string_view characters, std::size_t rest) {
     if (length_ + characters.size() + rest + kRoom > out_.size())
       out_.resize(out_.size() + out_.size() / 2 + characters.size() + kRoom);
     for (const char c : characters) put(c);
   }
 
-  // In lower case; NUL: something else.
+  // In lower case, or a space; NUL: something else.
   char ascii_letter(std::size_t at) const {
     static constexpr std::array<char, 256> kLower = [] {
       std::array<char, 256> lower{};
+      for (std::size_t c = 0; c < 0x80; ++c) lower[c] = c >= '0' && c <= '9' ? '\0' : ' ';
       for (char c = 'a'; c <= 'z'; ++c)
         lower[static_cast<unsigned char>(c)] = lower[static_cast<unsigned char>(c - 32)] = c;
       return lower;
@@ -244,8 +256,7 @@ class DedupTextWriter {
         put(text_.substr(at, length), rest);
         break;
       case Fate::Space:
-        write_marks();
-        in_word_ = false;
+        end_word();
         break;
       case Fate::Digit:
         return write_number(at);
