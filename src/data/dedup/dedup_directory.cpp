@@ -24,6 +24,29 @@ std::string_view name_of(DedupBy by) {
 
 fs::path dedup_json(const fs::path& output) { return output / "dedup.json"; }
 
+using Json = DedupDirectory::Json;
+
+bool are_counts(const Json& json, std::initializer_list<const char*> keys) {
+  return std::all_of(keys.begin(), keys.end(), [&](const char* key) {
+    return json.contains(key) && json[key].is_number_unsigned() &&
+           json[key].get<std::uint64_t>() < std::uint64_t{1} << 48;
+  });
+}
+
+bool is_checksum(const Json& json) {
+  return json.is_string() && json.get_ref<const std::string&>().size() == 16 &&
+         json.get_ref<const std::string&>().find_first_not_of("0123456789abcdef") ==
+             std::string::npos;
+}
+
+template <class Test>
+bool are_all(const Json& json, std::size_t count, Test&& test) {
+  return json.is_array() && json.size() == count && std::all_of(json.begin(), json.end(), test);
+}
+
+// Of a file that there need not be.
+bool is_checksum_or_empty(const Json& json) { return json == "" || is_checksum(json); }
+
 }  // namespace
 
 std::string_view to_string(DedupStage stage) {
@@ -104,10 +127,35 @@ std::optional<DedupDirectory::Json> DedupDirectory::find_description(DedupStage 
   const fs::path path = description(stage, unit);
   if (!fs::exists(path)) return std::nullopt;
   Json json = Json::parse(read_text_file(path), nullptr, false);
-  if (!json.is_object())
+  if (!json.is_object() || !is_description(stage, json))
     user_error("{} is damaged: remove it and run --stage {} again", path.string(),
                to_string(stage));
   return json;
+}
+
+bool DedupDirectory::is_description(DedupStage stage, const Json& json) const {
+  const Json checksum = json.value("xxh3", Json());
+  switch (stage) {
+    case DedupStage::Signatures:
+      return are_counts(json, {"documents", "records", "empty", "invalid"}) &&
+             json["documents"] <= UINT32_MAX && json["records"] <= json["documents"] &&
+             json.contains("skipped") &&
+             are_all(json["skipped"], json["skipped"].size(),
+                     [](const Json& one) { return one.is_string(); }) &&
+             are_all(checksum, bands(), is_checksum);
+    case DedupStage::Pairs:
+      return are_counts(json, {"records", "pairs"}) && is_checksum(checksum);
+    case DedupStage::Clusters:
+      return are_counts(json, {"documents", "clusters", "duplicates"}) &&
+             are_all(checksum, tasks_,
+                     [](const Json& one) { return are_all(one, 2, is_checksum_or_empty); });
+    case DedupStage::Remove:
+    case DedupStage::All:
+      break;
+  }
+  return are_counts(json, {"documents", "kept"}) && json.contains("packing") &&
+         json["packing"].is_string() && json.contains("cluster_size") &&
+         json["cluster_size"].is_boolean();
 }
 
 DedupDirectory::Json DedupDirectory::require(DedupStage stage, std::size_t unit) const {
@@ -226,10 +274,10 @@ void DedupDirectory::keep_identity() const {
   }
 }
 
-TaskDocuments::TaskDocuments(const DedupOptions& options, std::vector<fs::path> files, bool whole)
+DedupDocuments::DedupDocuments(const DedupOptions& options, std::vector<fs::path> files, bool whole)
     : options_(options), files_(std::move(files)), whole_(whole) {}
 
-bool TaskDocuments::next(Entry& entry) {
+bool DedupDocuments::next(Entry& entry) {
   Record record;
   while (next_record(record)) {
     if (!read(record, entry)) continue;
@@ -245,11 +293,11 @@ bool TaskDocuments::next(Entry& entry) {
   return false;
 }
 
-std::int64_t TaskDocuments::bytes_read() const {
+std::int64_t DedupDocuments::bytes_read() const {
   return finished_bytes_ + (reader_ ? static_cast<std::int64_t>(reader_->bytes_read()) : 0);
 }
 
-bool TaskDocuments::next_record(Record& record) {
+bool DedupDocuments::next_record(Record& record) {
   while (true) {
     if (reader_ && reader_->next(record)) return true;
     if (reader_) {
@@ -269,11 +317,11 @@ bool TaskDocuments::next_record(Record& record) {
   }
 }
 
-bool TaskDocuments::read(const Record& record, Entry& entry) {
+bool DedupDocuments::read(const Record& record, Entry& entry) {
   return reader_->has_objects() ? read_object(record, entry) : read_segment(record, entry);
 }
 
-bool TaskDocuments::read_object(const Record& record, Entry& entry) {
+bool DedupDocuments::read_object(const Record& record, Entry& entry) {
   DocumentFormat format;
   format.text_key = options_.text_key;
   if (options_.by == DedupBy::Url) format.prompt_key = options_.url_key;
@@ -290,7 +338,7 @@ bool TaskDocuments::read_object(const Record& record, Entry& entry) {
   return true;
 }
 
-bool TaskDocuments::read_segment(const Record& record, Entry& entry) {
+bool DedupDocuments::read_segment(const Record& record, Entry& entry) {
   if (options_.by == DedupBy::Url) user_error("{} is plain text and has no URLs", reader_->name());
   plain_ += record.bytes;
   if (plain_.size() > kLongestPlainText)

@@ -55,6 +55,7 @@ class DedupDirectory {
 
  private:
   std::filesystem::path folder(DedupStage stage) const;
+  bool is_description(DedupStage stage, const Json& json) const;
   void start_over() const;
   Json identity() const;
   void keep_identity() const;
@@ -64,10 +65,10 @@ class DedupDirectory {
 };
 
 // The documents of one task, in order.
-class TaskDocuments {
+class DedupDocuments {
  public:
   // `whole`: all keys of a row, not only those that are compared.
-  TaskDocuments(const DedupOptions& options, std::vector<std::filesystem::path> files, bool whole);
+  DedupDocuments(const DedupOptions& options, std::vector<std::filesystem::path> files, bool whole);
 
   struct Entry {
     std::uint32_t number = 0;  // documents without text have none

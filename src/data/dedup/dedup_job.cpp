@@ -169,8 +169,8 @@ DedupEstimate estimate_dedup(const DedupOptions& options) {
   for (const auto& file : options.inputs)
     total += static_cast<double>(std::filesystem::file_size(file));
   for (std::size_t i = 0; i < options.inputs.size(); i += step) {
-    TaskDocuments sample(options, {options.inputs[i]}, false);
-    TaskDocuments::Entry entry;
+    DedupDocuments sample(options, {options.inputs[i]}, false);
+    DedupDocuments::Entry entry;
     for (std::size_t bytes = 0; bytes < kTextBytes && sample.next(entry);)
       bytes += entry.text.size();
     documents += static_cast<double>(sample.documents());

@@ -354,10 +354,10 @@ void remove_duplicates(const DedupDirectory& directory, std::size_t task,
   const DedupOptions& options = directory.options();
   const auto expected = directory.require(DedupStage::Signatures, task).at("documents");
   TaskDuplicates duplicates(directory, task);
-  TaskDocuments documents(options, directory.files_of(task), true);
+  DedupDocuments documents(options, directory.files_of(task), true);
   fs::remove(directory.kept(task, options.packing == "gz" ? "zst" : "gz"));  // of an earlier job
   PackedFile file(directory.kept(task, options.packing), options.packing == "gz");
-  TaskDocuments::Entry entry;
+  DedupDocuments::Entry entry;
   std::string line;
   std::int64_t kept = 0, counted = 0;
   while (documents.next(entry)) {

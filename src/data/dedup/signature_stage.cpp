@@ -127,7 +127,7 @@ struct SignatureTask {
   std::size_t number;
   std::unique_ptr<FileLock> lock;
   std::mutex reading, sorting;
-  TaskDocuments documents;  // under `reading`
+  DedupDocuments documents;  // under `reading`
   std::int64_t counted_bytes = 0;
   SignatureSorter sorter;  // under `sorting`
   // Under the mutex of the pool:
@@ -158,7 +158,7 @@ class SignaturePool {
 
  private:
   struct Batch {
-    std::vector<TaskDocuments::Entry> entries;
+    std::vector<DedupDocuments::Entry> entries;
     std::vector<std::vector<std::uint64_t>> signatures;  // empty: too short
     std::size_t size = 0;
   };
@@ -232,7 +232,7 @@ class SignaturePool {
     progress_.add(read - std::exchange(task.counted_bytes, read));
   }
 
-  bool sign(const TaskDocuments::Entry& entry, std::vector<std::uint64_t>& signature,
+  bool sign(const DedupDocuments::Entry& entry, std::vector<std::uint64_t>& signature,
             MinHash::Scratch& scratch) const {
     const DedupBy by = directory_.options().by;
     if (by == DedupBy::Words) return minhash_.signature(entry.text, scratch, signature);

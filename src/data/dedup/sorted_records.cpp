@@ -18,8 +18,13 @@ namespace kintsugi {
 static_assert(std::endian::native == std::endian::little, "records are little-endian");
 
 std::uint64_t RecordForm::value(const char* record, std::size_t row) const {
-  std::uint64_t value = 0;
-  std::memcpy(&value, record + row * value_bytes, value_bytes);
+  if (value_bytes == 4) {
+    std::uint32_t value;
+    std::memcpy(&value, record + row * 4, 4);
+    return value;
+  }
+  std::uint64_t value;
+  std::memcpy(&value, record + row * 8, 8);
   return value;
 }
 
