@@ -14,8 +14,9 @@
 #include "data/chat/prompt_encoder.h"
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_job.h"
-#include "data/curation/text_filters.h"
 #include "data/curation/language_id.h"
+#include "data/curation/text_filters.h"
+#include "data/dedup/dedup_directory.h"
 #include "data/sampling/packing_index.h"
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
@@ -467,6 +468,54 @@ FileParser language_model() {
   return parser;
 }
 
+DedupOptions small_dedup(const fs::path& directory) {
+  DedupOptions options;
+  for (const char* name : {"0.jsonl", "1.jsonl"}) options.inputs.push_back(directory / name);
+  options.output = directory / "out";
+  options.shape.bands = 2;
+  options.threads = 1;
+  options.memory = 1 << 20;
+  return options;
+}
+
+void run_dedup(const DedupOptions& options) {
+  deduplicate(options, {[](const std::string&, std::int64_t, const std::string&) {},
+                        [](std::int64_t) {}, [] { return false; }});
+}
+
+// Each sample has the files of the stages so far, which the next stage reads. "+" is for "/".
+FileParser dedup_files() {
+  const TemporaryDirectory scratch;
+  FileParser::Files files;
+  for (const char* name : {"0.jsonl", "1.jsonl"})
+    scratch.write(name, files[name] = R"({"text": "a b c d e f"}
+{"text": "g h i j k"}
+)");
+  run_dedup(small_dedup(scratch.path()));
+  FileParser parser{.name = "dedup", .samples = {}, .damaged = {}, .read = [](const fs::path& d) {
+                      fs::remove_all(d / "out");
+                      DedupOptions options = small_dedup(d);
+                      const DedupDirectory made(options);
+                      for (const auto& entry : fs::directory_iterator(d)) {
+                        std::string name = entry.path().filename();
+                        if (name.find('+') == std::string::npos) continue;
+                        std::replace(name.begin(), name.end(), '+', '/');
+                        fs::copy_file(entry.path(), d / "out" / name);
+                      }
+                      run_dedup(options);
+                    }};
+  for (const std::string stage : {"signatures", "pairs", "clusters"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(scratch / "out" / stage)) {
+      if (!entry.is_regular_file()) continue;
+      std::string name = fs::relative(entry.path(), scratch / "out");
+      std::replace(name.begin(), name.end(), '/', '+');
+      files[name] = content_of(entry.path());
+    }
+    parser.samples.push_back(files);
+  }
+  return parser;
+}
+
 FileParser web_archive() {
   std::string plain, packed;
   for (int i = 0; i < 5; ++i) {
@@ -561,6 +610,10 @@ std::vector<FileParser> data_parsers() {
       compressed(),
       web_archive(),
       language_model(),
+  return parser;
+}
+
+      dedup_files(),
       packing_index(),
       fineweb2_thresholds(),
       documents(),

@@ -115,6 +115,7 @@ void add_data_command(CLI::App& app) {
   });
   data->footer("Each command has its own --help with an example.");
   add_data_train_tokenizer(*data);
+  add_data_dedup(*data);
   add_data_tokenize(*data);
   add_data_train_language_id(*data);
   add_data_language_id(*data);

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "data/dedup/minhash.h"
+
+namespace kintsugi {
+
+// What makes two documents duplicates: similar words, the same text, or the same URL.
+enum class DedupBy : std::uint8_t { Words, Text, Url };
+
+// A stage has units that are independent jobs: a task (signatures, remove) reads the files r, r +
+// W, r + 2W, … of all inputs in the order of their paths; pairs has one per band, clusters one.
+enum class DedupStage : std::uint8_t { All, Signatures, Pairs, Clusters, Remove };
+
+std::string_view to_string(DedupStage stage);
+
+// Finds duplicates among documents and writes the others. The files below `output` are datatrove's:
+//   signatures/bucket_BBB/RRRRR.minhash.sig  of band B, task R: values, number of the document
+//   pairs/BBBBB_00.dups                      task, document, task, document
+//   clusters/RRRRRR.remove and .sizes        documents; document, size of its cluster
+//   kept/RRRRR.jsonl.zst
+// and beside them a description (.json) of each finished unit, with checksums. The bytes depend
+// only on the inputs and on what dedup.json holds: not on threads, memory, jobs and restarts.
+struct DedupOptions {
+  std::vector<std::filesystem::path> inputs;
+  std::filesystem::path output;  // a directory
+  DedupBy by = DedupBy::Words;
+  MinHashShape shape;  // by words
+  std::string text_key = "text", url_key = "url";
+  bool skip_invalid = false;  // leave out and count malformed lines and damaged parts
+  std::size_t tasks = 0;      // W; 0: one per file
+
+  bool cluster_size = false;    // each kept document gets the key minhash_cluster_size
+  std::string packing = "zst";  // of kept documents: zst or gz
+
+  DedupStage stage = DedupStage::All;
+  std::size_t job = 0, jobs = 1;  // of the units of a stage, job 3 of 10 does 3, 13, 23, …
+  std::size_t threads = 0;        // 0: one per core
+  std::int64_t memory = std::int64_t{4} << 30;
+  bool overwrite = false;
+};
+
+// What is shown meanwhile. All calls are thread-safe.
+struct DedupProgress {
+  std::function<void(const std::string& stage, std::int64_t total, const std::string& unit)> begin;
+  std::function<void(std::int64_t more)> add;
+  std::function<bool()> stop;  // true: leave the units under way undone and return
+};
+
+struct DedupReport {
+  bool stopped = false;
+  std::int64_t units = 0, done_before = 0;  // of this stage and job
+  // Of all finished units, and of finished stages only. Documents without text are not counted.
+  std::int64_t documents = 0, without_signature = 0, empty = 0, invalid = 0;
+  std::int64_t pairs = 0, clusters = 0, duplicates = 0, kept = 0;
+  std::vector<std::string> skipped;  // damaged parts of the inputs
+};
+
+// What will be written, by the first documents of some inputs.
+struct DedupEstimate {
+  double documents = 0, signature_bytes = 0, kept_bytes = 0;
+};
+DedupEstimate estimate_dedup(const DedupOptions& options);
+
+DedupReport deduplicate(const DedupOptions& options, const DedupProgress& progress);
+
+}  // namespace kintsugi
