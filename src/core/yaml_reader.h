@@ -164,6 +164,14 @@ class YamlReader {
     }
   }
 
+  // A section that may be absent; an empty one is there.
+  template <Described T>
+  void operator()(const char* key, std::optional<T>& value) {
+    if (!take(key)) return;
+    value.emplace();
+    if (std::optional<YamlReader> inner = section(key)) inner->read(*value);
+  }
+
   template <Described T>
   void operator()(const char* key, std::vector<T>& values) {
     const auto items = sections(key);
@@ -255,6 +263,11 @@ class YamlWriter {
     } else {
       line(key, YamlScalar<T>::format(value));
     }
+  }
+
+  template <Described T>
+  void operator()(const char* key, std::optional<T>& value) {
+    if (value) (*this)(key, *value);
   }
 
   template <Described T>

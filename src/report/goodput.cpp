@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "report/runs/json_members.h"
+#include "core/json_members.h"
 
 namespace kintsugi {
 namespace {

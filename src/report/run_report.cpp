@@ -7,10 +7,10 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/json_members.h"
 #include "core/units.h"
 #include "energy/carbon.h"
 #include "report/runs/goodput_timeline.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {

@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/json_members.h"
 #include "core/units.h"
-#include "report/runs/json_members.h"
 #include "train/step_profile.h"
 
 namespace kintsugi {

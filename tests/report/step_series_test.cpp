@@ -9,7 +9,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "report/runs/json_members.h"
+#include "core/json_members.h"
 #include "report/runs/series_view.h"
 #include "support/temporary_directory.h"
 

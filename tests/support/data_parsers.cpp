@@ -12,6 +12,7 @@
 #include "core/hash.h"
 #include "data/chat/prepare_job.h"
 #include "data/chat/prompt_encoder.h"
+#include "data/corpora/corpus_journal.h"
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_job.h"
 #include "data/curation/language_id.h"

@@ -2,11 +2,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_members.h"
 #include "report/documents/exports.h"
 #include "report/documents/html.h"
 #include "report/documents/markdown.h"
 #include "report/documents/model_documentation.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_index.h"
 #include "report/runs/run_view.h"
 #include "report/watch/frame.h"

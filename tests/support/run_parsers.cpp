@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_members.h"
 #include "report/prometheus.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_index.h"
 #include "report/runs/run_view.h"
 #include "report/runs/series_view.h"

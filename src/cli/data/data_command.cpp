@@ -106,14 +106,15 @@ void add_data_merge(CLI::App& data) {
 }
 
 void add_data_command(CLI::App& app) {
-  CLI::App* data =
-      app.add_subcommand("data", "Train and run tokenizers, make and inspect token stores");
+  CLI::App* data = app.add_subcommand(
+      "data", "Curate corpora, train and run tokenizers, make and inspect token stores");
   data->require_subcommand(0, 1);  // as in main: report an unknown subcommand first
   data->callback([data] {
     if (data->get_subcommands().empty())
       user_error("give a command; kintsugi data --help lists them");
   });
   data->footer("Each command has its own --help with an example.");
+  add_data_curate(*data);
   add_data_train_tokenizer(*data);
   add_data_dedup(*data);
   add_data_tokenize(*data);

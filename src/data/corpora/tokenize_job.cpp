@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
+#include "data/corpora/corpus_journal.h"
 #include "data/stores/store_output.h"
 
 namespace kintsugi {
@@ -20,32 +21,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 
-Json json_of(const SkippedInput& skipped) {
-  return {{"file", skipped.file},     {"unit", skipped.unit},
-          {"begin", skipped.begin},   {"end", skipped.end},
-          {"reason", skipped.reason}, {"documents", skipped.documents.value_or(-1)}};
-}
-
-SkippedInput skipped_of(const Json& json) {
-  SkippedInput skipped{json.at("file").get<std::string>(),    json.at("unit").get<std::string>(),
-                       json.at("begin").get<std::uint64_t>(), json.at("end").get<std::uint64_t>(),
-                       json.at("reason").get<std::string>(),  {}};
-  if (const auto documents = json.at("documents").get<std::int64_t>(); documents >= 0)
-    skipped.documents = documents;
-  return skipped;
-}
-
 Json json_of(const TokenizeJournal& journal) {
-  Json shards = Json::array(), skipped = Json::array();
-  for (const SkippedInput& one : journal.skipped) skipped.push_back(json_of(one));
+  Json shards = Json::array();
   for (const StoreInfo::Shard& shard : journal.shards)
     shards.push_back({shard.name, shard.bin, shard.idx, shard.mask});
   return {{"kintsugi_tokenize", kVersion},
           {"all_written", journal.all_written},
-          {"place",
-           {{"file", journal.position.file},
-            {"text_bytes", journal.position.in_file.text_bytes},
-            {"line", journal.position.in_file.line}}},
+          {"place", json_of(journal.position)},
           {"counts",
            {{"documents", journal.counts.documents},
             {"tokens", journal.counts.tokens},
@@ -53,7 +35,7 @@ Json json_of(const TokenizeJournal& journal) {
             {"empty_documents", journal.counts.empty_documents},
             {"invalid_lines", journal.counts.invalid_lines}}},
           {"first_invalid", journal.first_invalid},
-          {"skipped", skipped},
+          {"skipped", json_of(journal.skipped)},
           {"writer",
            {{"tokens", journal.writer.tokens},
             {"sequences", journal.writer.sequences},
@@ -69,15 +51,13 @@ TokenizeJournal journal_of(const Json& json) {
     return json.at(group).at(key).get<std::int64_t>();
   };
   journal.all_written = json.at("all_written").get<bool>();
-  journal.position.file = json.at("place").at("file").get<std::uint64_t>();
-  journal.position.in_file = {json.at("place").at("text_bytes").get<std::uint64_t>(),
-                              json.at("place").at("line").get<std::uint64_t>()};
+  journal.position = input_offset_of(json.at("place"));
   journal.counts = {number("counts", "documents"), number("counts", "tokens"),
                     number("counts", "text_bytes"), number("counts", "empty_documents"),
                     number("counts", "invalid_lines")};
   journal.first_invalid = json.at("first_invalid").get<std::string>();
   if (json.contains("skipped"))  // older programs did not write it
-    for (const Json& one : json["skipped"]) journal.skipped.push_back(skipped_of(one));
+    journal.skipped = skipped_inputs_of(json["skipped"]);
   journal.writer = {number("writer", "tokens"), number("writer", "sequences"),
                     number("writer", "documents"), number("writer", "open_tokens")};
   for (const Json& shard : json.at("shards"))
@@ -85,17 +65,6 @@ TokenizeJournal journal_of(const Json& json) {
                               shard.at(2).get<std::string>(), shard.at(3).get<std::string>()});
   journal.made_from = json.at("made_from").dump();
   return journal;
-}
-
-std::string inputs_difference(const Json& before, const Json& now) {
-  for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
-    if (before[i][0] != now[i][0])
-      return fmt::format("input {} was {} and is now {}", i + 1, before[i][0].dump(),
-                         now[i][0].dump());
-    if (before[i] != now[i])
-      return fmt::format("the input {} has changed (size or modification time)", now[i][0].dump());
-  }
-  return fmt::format("there were {} inputs and are now {}", before.size(), now.size());
 }
 
 using Clock = std::chrono::steady_clock;
@@ -145,15 +114,8 @@ class Job {
   }
 
  private:
-  // Inputs count with their sizes and modification times.
   std::string identity() const {
-    Json inputs = Json::array();
-    for (const fs::path& input : options_.inputs) {
-      const auto time = fs::last_write_time(input).time_since_epoch();
-      inputs.push_back({fs::absolute(input).lexically_normal().string(), fs::file_size(input),
-                        std::chrono::duration_cast<std::chrono::nanoseconds>(time).count()});
-    }
-    Json json = {{"inputs", inputs},
+    Json json = {{"inputs", inputs_identity(options_.inputs)},
                  {"tokenizer", tokenizer_.fingerprint()},
                  {"end_of_document", nullptr},
                  {"text_key", options_.format.text_key},
@@ -374,19 +336,6 @@ void write_journal(const fs::path& prefix, const TokenizeJournal& journal) {
   write_file_atomically(
       journal_path(prefix),
       json_of(journal).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
-std::string identity_difference(const std::string& before, const std::string& now) {
-  if (before == now) return "";
-  const Json was = Json::parse(before, nullptr, false), is = Json::parse(now);
-  if (!was.is_object()) return "its settings are unknown";
-  for (const auto& [key, value] : is.items()) {
-    if (!was.contains(key)) return fmt::format("its {} is unknown", key);
-    if (was[key] == value) continue;
-    if (key == "inputs") return inputs_difference(was[key], value);
-    return fmt::format("{} was {} and is now {}", key, was[key].dump(), value.dump());
-  }
-  return "";
 }
 
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options,

@@ -37,9 +37,6 @@ std::filesystem::path journal_path(const std::filesystem::path& prefix);
 std::optional<TokenizeJournal> read_journal(const std::filesystem::path& prefix);
 void write_journal(const std::filesystem::path& prefix, const TokenizeJournal& journal);
 
-// Describes the first difference; "" if there is none.
-std::string identity_difference(const std::string& before, const std::string& now);
-
 // Tokenizes text into a token store: PREFIX.bin and PREFIX.idx (PREFIX-00000.bin and so on with
 // shard_bytes), PREFIX.mask with a prompt key, and PREFIX.json. The output depends only on the
 // inputs, the tokenizer and the options: not on the number of threads, nor on how often the job was

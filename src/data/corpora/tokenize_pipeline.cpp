@@ -58,133 +58,25 @@ void SegmentEncoder::encode(const TextSegment& segment, Ids& ids) {
   }
 }
 
-// Records of one file, concatenated.
-struct TokenizePipeline::TextBatch {
-  struct Entry {
-    std::size_t end;
-    std::uint64_t line;
-    bool starts_document, ends_document, after_break;
-  };
-  std::uint64_t number = 0;
-  std::string bytes;
-  std::vector<Entry> entries;
-  bool objects = false;
-  std::string file;
-  std::vector<SkippedInput> skipped;  // before its end
-  InputOffset end;
-  std::uint64_t input_bytes = 0;
-  std::exception_ptr error;  // of the reader; then there are no entries
-};
-
 TokenizePipeline::TokenizePipeline(std::vector<std::filesystem::path> inputs,
                                    const Tokenizer& tokenizer, Options options, InputOffset from)
-    : inputs_(std::move(inputs)), options_(std::move(options)) {
+    : options_(std::move(options)) {
   KINTSUGI_CHECK(options_.threads > 0, "{} threads", options_.threads);
   for (int i = 0; i < options_.threads; ++i) {
     tokenizers_.push_back(tokenizer.clone());
     encoders_.emplace_back(*tokenizers_.back());
   }
-  threads_.emplace_back([this, from] { read_inputs(from); });
+  std::vector<CorpusPipeline<EncodedBatch>::Process> processes;
   for (SegmentEncoder& own : encoders_)
-    threads_.emplace_back([this, &own] { encode_batches(own); });
+    processes.emplace_back([this, &own](const CorpusBatch& batch) { return encode(batch, own); });
+  BatchOptions batches{.bytes = options_.batch_bytes};
+  batches.records.keys = options_.format.keys();
+  batches.records.skip_damaged = options_.skip_invalid;
+  pipeline_.emplace(std::move(inputs), std::move(batches), std::move(processes), from);
 }
 
-TokenizePipeline::~TokenizePipeline() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-}
-
-// ---- the reading thread
-
-void TokenizePipeline::read_inputs(InputOffset from) {
-  std::uint64_t bytes_before = 0;
-  std::exception_ptr error;
-  try {
-    for (std::uint64_t file = 0; file < inputs_.size(); ++file) {
-      if (file >= from.file)
-        read_file(file, file == from.file ? from.in_file : RecordOffset{}, bytes_before);
-      bytes_before += std::filesystem::file_size(inputs_[file]);
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-    }
-  } catch (...) {
-    error = std::current_exception();
-  }
-  TextBatch last;
-  last.error = error;
-  last.end.file = inputs_.size();
-  last.input_bytes = bytes_before;
-  submit(std::move(last));
-  const std::lock_guard lock(mutex_);
-  all_read_ = true;
-  changed_.notify_all();
-}
-
-void TokenizePipeline::read_file(std::uint64_t file, RecordOffset from,
-                                 std::uint64_t bytes_before) {
-  RecordReader::Options options;
-  options.keys = options_.format.keys();
-  options.skip_damaged = options_.skip_invalid;
-  RecordReader reader(inputs_[file], from, options);
-  TextBatch batch;
-  const auto submit_batch = [&] {
-    batch.objects = reader.has_objects();
-    batch.skipped = reader.take_skipped();
-    batch.file = reader.name();
-    batch.end = {file, reader.position()};
-    batch.input_bytes = bytes_before + reader.bytes_read();
-    return submit(std::exchange(batch, {}));
-  };
-  bool in_document = !reader.has_objects() && from.text_bytes > 0;
-  for (Record record; reader.next(record);) {
-    batch.bytes.append(record.bytes);
-    batch.entries.push_back(
-        {batch.bytes.size(), record.line, !in_document, record.ends_document, record.after_break});
-    in_document = !record.ends_document;
-    if (batch.bytes.size() >= options_.batch_bytes && !submit_batch()) return;
-  }
-  submit_batch();  // perhaps without entries, but with what was skipped
-}
-
-bool TokenizePipeline::submit(TextBatch batch) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stopping_ || batches_read_ - batches_taken_ < capacity(); });
-  if (stopping_) return false;
-  batch.number = batches_read_++;
-  to_encode_.push_back(std::move(batch));
-  changed_.notify_all();
-  return true;
-}
-
-// ---- the encoding threads
-
-void TokenizePipeline::encode_batches(SegmentEncoder& encoder) {
-  while (true) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopping_ || all_read_ || !to_encode_.empty(); });
-    if (stopping_ || to_encode_.empty()) return;
-    const TextBatch batch = std::move(to_encode_.front());
-    to_encode_.pop_front();
-    lock.unlock();
-    EncodedBatch result;
-    try {
-      result = encode(batch, encoder);
-    } catch (...) {
-      result.error = std::current_exception();
-    }
-    lock.lock();
-    encoded_.emplace(batch.number, std::move(result));
-    changed_.notify_all();
-  }
-}
-
-EncodedBatch TokenizePipeline::encode(const TextBatch& batch, SegmentEncoder& encoder) const {
+EncodedBatch TokenizePipeline::encode(const CorpusBatch& batch, SegmentEncoder& encoder) const {
   EncodedBatch result;
-  result.error = batch.error;
   result.end = batch.end;
   result.input_bytes = batch.input_bytes;
   result.skipped = batch.skipped;
@@ -195,12 +87,11 @@ EncodedBatch TokenizePipeline::encode(const TextBatch& batch, SegmentEncoder& en
   return result;
 }
 
-void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
+void TokenizePipeline::encode_record(const CorpusBatch& batch, std::size_t record,
                                      SegmentEncoder& encoder, Document& document,
                                      EncodedBatch& result) const {
-  const TextBatch::Entry& entry = batch.entries[record];
-  const std::size_t begin = record == 0 ? 0 : batch.entries[record - 1].end;
-  std::string_view text = std::string_view(batch.bytes).substr(begin, entry.end - begin), prompt;
+  const CorpusBatch::Entry& entry = batch.entries[record];
+  std::string_view text = batch.record(record), prompt;
   if (batch.objects) {
     try {
       parse_document(text, options_.format, batch.file, entry.line, document);
@@ -228,20 +119,6 @@ void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
   }
   result.text_bytes += static_cast<std::int64_t>(prompt.size() + text.size());
   result.records.push_back({result.ids.size(), entry.ends_document});
-}
-
-// ---- the calling thread
-
-bool TokenizePipeline::next(EncodedBatch& batch) {
-  std::unique_lock lock(mutex_);
-  const auto ready = [&] { return encoded_.contains(batches_taken_); };
-  changed_.wait(lock, [&] { return ready() || (all_read_ && batches_taken_ == batches_read_); });
-  if (!ready()) return false;
-  batch = std::move(encoded_.extract(batches_taken_).mapped());
-  ++batches_taken_;
-  changed_.notify_all();
-  if (batch.error) std::rethrow_exception(batch.error);
-  return true;
 }
 
 }  // namespace kintsugi

@@ -1,21 +1,14 @@
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
-#include "data/corpora/record_reader.h"
+#include "data/corpora/corpus_pipeline.h"
 #include "data/tokenizers/tokenizer.h"
 
 namespace kintsugi {
@@ -44,12 +37,6 @@ class SegmentEncoder {
   std::string joined_;
 };
 
-// The position of a job in its inputs.
-struct InputOffset {
-  std::uint64_t file = 0;  // index into the inputs
-  RecordOffset in_file;
-};
-
 // Encoded records of one file.
 struct EncodedBatch {
   struct Record {
@@ -64,12 +51,9 @@ struct EncodedBatch {
   std::vector<SkippedInput> skipped;
   InputOffset end;                // the position after this batch
   std::uint64_t input_bytes = 0;  // of all files on disk up to `end`
-  std::exception_ptr error;
 };
 
-// Encodes the inputs on several threads and returns the results in the order of the inputs: one
-// thread splits the files into batches, the others parse and encode them. At most capacity()
-// batches exist at a time.
+// Encodes the inputs on several threads and returns the results in the order of the inputs.
 class TokenizePipeline {
  public:
   struct Options {
@@ -81,36 +65,22 @@ class TokenizePipeline {
   };
   TokenizePipeline(std::vector<std::filesystem::path> inputs, const Tokenizer& tokenizer,
                    Options options, InputOffset from = {});
-  ~TokenizePipeline();
 
   // False at the end. The error of a batch is thrown when that batch is due.
-  bool next(EncodedBatch& batch);
+  bool next(EncodedBatch& batch) { return pipeline_->next(batch); }
 
-  std::size_t capacity() const { return 2 * static_cast<std::size_t>(options_.threads) + 2; }
-  std::uint64_t batches_read() const { return batches_read_; }
+  std::size_t capacity() const { return pipeline_->capacity(); }
+  std::uint64_t batches_read() const { return pipeline_->batches_read(); }
 
  private:
-  struct TextBatch;
-  void read_inputs(InputOffset from);
-  void read_file(std::uint64_t file, RecordOffset from, std::uint64_t bytes_before);
-  bool submit(TextBatch batch);  // false if stopping
-  void encode_batches(SegmentEncoder& encoder);
-  EncodedBatch encode(const TextBatch& batch, SegmentEncoder& encoder) const;
-  void encode_record(const TextBatch& batch, std::size_t record, SegmentEncoder& encoder,
+  EncodedBatch encode(const CorpusBatch& batch, SegmentEncoder& encoder) const;
+  void encode_record(const CorpusBatch& batch, std::size_t record, SegmentEncoder& encoder,
                      Document& document, EncodedBatch& result) const;
 
-  std::vector<std::filesystem::path> inputs_;
   Options options_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<TextBatch> to_encode_;
-  std::map<std::uint64_t, EncodedBatch> encoded_;
-  std::atomic<std::uint64_t> batches_read_ = 0;
-  std::uint64_t batches_taken_ = 0;
-  bool all_read_ = false, stopping_ = false;
   std::vector<std::unique_ptr<Tokenizer>> tokenizers_;
   std::vector<SegmentEncoder> encoders_;  // one of each tokenizer
-  std::vector<std::thread> threads_;
+  std::optional<CorpusPipeline<EncodedBatch>> pipeline_;
 };
 
 }  // namespace kintsugi

@@ -1,9 +1,5 @@
 #include "data/stores/token_writer.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/append_file.h"
 #include "core/error.h"
 #include "core/hash.h"
 
@@ -19,90 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::array<const char*, 5> kEndings = {".bin", ".mask", ".labels", ".idx", ".lengths"};
 
 fs::path partial(const fs::path& prefix, const char* ending) {
   return with_ending(with_ending(prefix, ".partial"), ending);
 }
-
-// A file written sequentially, with a running hash of its content.
-class AppendFile {
- public:
-  AppendFile(const fs::path& path, std::uint64_t size) : path_(path), size_(size) {
-    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) failure("cannot create {}: {}", path.string(), std::strerror(errno));
-    buffer_.reserve(kBufferBytes);
-    try {
-      truncate();
-    } catch (...) {
-      ::close(descriptor_);
-      throw;
-    }
-  }
-  ~AppendFile() { ::close(descriptor_); }
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
-
-  void write(const void* data, std::size_t bytes) {
-    const char* from = static_cast<const char*>(data);
-    hash_.update(data, bytes);
-    size_ += bytes;
-    if (buffer_.size() + bytes > kBufferBytes) flush();
-    if (bytes > kBufferBytes)
-      write_through(from, bytes);
-    else
-      buffer_.insert(buffer_.end(), from, from + bytes);
-  }
-  void flush() {
-    write_through(buffer_.data(), buffer_.size());
-    buffer_.clear();
-  }
-  void sync() {
-    flush();
-    if (::fdatasync(descriptor_) != 0)
-      failure("cannot sync {}: {}", path_.string(), std::strerror(errno));
-  }
-  std::uint64_t size() const { return size_; }
-  std::string hash() const { return hex64(hash_.digest()); }
-
- private:
-  // Truncates the file to size_ and hashes the remaining content.
-  void truncate() {
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < size_)
-      user_error(
-          "{} is shorter than it was when the job was interrupted: start over with --overwrite",
-          path_.string());
-    if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0)
-      failure("cannot truncate {}: {}", path_.string(), std::strerror(errno));
-    std::vector<char> buffer(size_ > 0 ? kBufferBytes : 0);
-    for (std::uint64_t done = 0; done < size_;) {
-      const std::size_t want = std::min<std::uint64_t>(buffer.size(), size_ - done);
-      const ssize_t got = ::read(descriptor_, buffer.data(), want);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) failure("cannot read {}: {}", path_.string(), std::strerror(errno));
-      hash_.update(buffer.data(), static_cast<std::size_t>(got));
-      done += static_cast<std::uint64_t>(got);
-    }
-    ::lseek(descriptor_, static_cast<off_t>(size_), SEEK_SET);
-  }
-  void write_through(const char* next, std::size_t bytes) {
-    while (bytes > 0) {
-      const ssize_t written = ::write(descriptor_, next, bytes);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) failure("cannot write {}: {}", path_.string(), std::strerror(errno));
-      next += written;
-      bytes -= static_cast<std::size_t>(written);
-    }
-  }
-
-  fs::path path_;
-  int descriptor_ = -1;
-  std::uint64_t size_;
-  std::vector<char> buffer_;
-  StreamHash hash_;
-};
 
 template <class T>
 void write_narrow(AppendFile& file, std::span<const std::int32_t> ids) {

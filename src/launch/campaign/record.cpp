@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json_members.h"
 #include "core/output_file.h"
-#include "report/runs/json_members.h"
 
 namespace kintsugi {
 namespace {

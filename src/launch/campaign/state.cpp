@@ -13,12 +13,12 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/json_members.h"
 #include "core/units.h"
 #include "launch/job_description.h"
 #include "launch/slurm.h"
 #include "launch/supervisor.h"
 #include "report/documents/exports.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 #include "report/runs/run_summary.h"
 

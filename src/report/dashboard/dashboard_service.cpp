@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_members.h"
 #include "core/log.h"
 #include "http/http_handler.h"
 #include "report/page/page.h"
 #include "report/prometheus.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_view.h"
 #include "report/runs/series_view.h"
 

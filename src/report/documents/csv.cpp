@@ -6,9 +6,9 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/json_members.h"
 #include "core/table.h"
 #include "report/documents/exports.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json_members.h"
 #include "core/progress.h"
 #include "report/documents/wandb.h"
 #include "report/runs/config_differences.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_summary.h"
 
 namespace kintsugi {

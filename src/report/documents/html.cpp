@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/json_members.h"
 #include "report/runs/expert_history.h"
-#include "report/runs/json_members.h"
 #include "report/runs/series_view.h"
 
 namespace kintsugi {

@@ -7,11 +7,11 @@
 #include <numeric>
 #include <string>
 
+#include "core/json_members.h"
 #include "core/statistics.h"
 #include "core/table.h"
 #include "core/units.h"
 #include "energy/carbon.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_summary.h"
 
 namespace kintsugi {

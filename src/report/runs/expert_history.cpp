@@ -7,8 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "core/json_members.h"
 #include "core/units.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {

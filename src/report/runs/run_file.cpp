@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/json_members.h"
 #include "core/units.h"
 
 namespace kintsugi {
@@ -184,6 +185,11 @@ std::vector<std::string> complete_lines(const std::string& text) {
   for (std::size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1)
     lines.push_back(text.substr(at, end - at));
   return lines;
+}
+
+nlohmann::ordered_json read_json_object(const std::filesystem::path& file, std::size_t most_bytes) {
+  auto json = parse_untrusted_json(read_run_file(file, most_bytes).text);
+  return json && json->is_object() ? std::move(*json) : nlohmann::ordered_json(nullptr);
 }
 
 }  // namespace kintsugi

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,5 +70,8 @@ FileTail read_tail(const std::filesystem::path& path, std::size_t bytes);
 
 // The lines of a text; a last one without an end is left out.
 std::vector<std::string> complete_lines(const std::string& text);
+
+// The JSON object in a file of a run; null if there is none, or if it is damaged or too large.
+nlohmann::ordered_json read_json_object(const std::filesystem::path& file, std::size_t most_bytes);
 
 }  // namespace kintsugi

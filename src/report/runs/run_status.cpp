@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/json_members.h"
 #include "core/log.h"
 #include "core/statistics.h"
-#include "report/runs/json_members.h"
 #include "report/runs/run_file.h"
 
 namespace kintsugi {

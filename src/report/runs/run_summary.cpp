@@ -9,11 +9,11 @@
 #include <chrono>
 #include <cmath>
 
+#include "core/json_members.h"
 #include "core/statistics.h"
 #include "core/units.h"
 #include "energy/energy_totals.h"
 #include "report/runs/goodput_timeline.h"
-#include "report/runs/json_members.h"
 
 namespace kintsugi {
 namespace {

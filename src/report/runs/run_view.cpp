@@ -4,11 +4,12 @@
 
 #include <algorithm>
 
+#include "core/json_members.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "report/runs/config_differences.h"
 #include "report/runs/goodput_timeline.h"
-#include "report/runs/json_members.h"
+#include "report/runs/run_file.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

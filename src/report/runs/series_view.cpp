@@ -6,7 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "report/runs/json_members.h"
+#include "core/json_members.h"
 
 namespace kintsugi {
 namespace {

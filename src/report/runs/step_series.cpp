@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "report/runs/json_members.h"
+#include "core/json_members.h"
 
 namespace kintsugi {
 namespace {

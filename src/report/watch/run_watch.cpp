@@ -4,8 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/json_members.h"
 #include "report/runs/goodput_timeline.h"
-#include "report/runs/json_members.h"
+#include "report/runs/run_file.h"
 #include "report/runs/run_view.h"
 
 namespace kintsugi {

@@ -1,12 +1,10 @@
-#include "report/runs/json_members.h"
+#include "core/json_members.h"
 
 #include <fmt/format.h>
 
 #include <array>
 #include <charconv>
 #include <cstdlib>
-
-#include "report/runs/run_file.h"
 
 namespace kintsugi {
 namespace {
@@ -150,11 +148,6 @@ std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text
   if (!json.is_discarded()) return json;
   if (problem != nullptr) *problem = excess.empty() ? "it is not JSON" : std::move(excess);
   return {};
-}
-
-nlohmann::ordered_json read_json_object(const std::filesystem::path& file, std::size_t most_bytes) {
-  auto json = parse_untrusted_json(read_run_file(file, most_bytes).text);
-  return json && json->is_object() ? std::move(*json) : nlohmann::ordered_json(nullptr);
 }
 
 std::string compact_json(const nlohmann::ordered_json& json) {

@@ -46,9 +46,6 @@ class JsonMembers {
 std::optional<nlohmann::ordered_json> parse_untrusted_json(std::string_view text,
                                                            std::string* problem = nullptr);
 
-// The JSON object in a file of a run; null if there is none, or if it is damaged or too large.
-nlohmann::ordered_json read_json_object(const std::filesystem::path& file, std::size_t most_bytes);
-
 // One line; invalid UTF-8 is replaced.
 std::string compact_json(const nlohmann::ordered_json& json);
 

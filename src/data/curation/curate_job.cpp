@@ -1,0 +1,469 @@
+#include "data/curation/curate_job.h"
+
+#include <fmt/format.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "core/append_file.h"
+#include "core/build_info.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/file_lock.h"
+#include "core/gzip.h"
+#include "core/hash.h"
+#include "core/output_file.h"
+#include "core/units.h"
+#include "data/corpora/corpus_journal.h"
+#include "data/corpora/corpus_pipeline.h"
+#include "data/tokenizers/unicode.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kVersion = 1;
+constexpr std::size_t kExampleBytes = 4000;
+constexpr const char* kReport = "curation.json";
+constexpr const char* kJournal = "curation.progress.json";
+constexpr const char* kShard = "documents-";
+
+// ---- one batch
+
+// The documents of a batch that are kept, as one frame of the output.
+struct CuratedBatch {
+  std::string frame;
+  TextCount kept;
+  CurationReport report;
+  std::vector<SkippedInput> skipped;
+  InputOffset end;
+  std::uint64_t input_bytes = 0;
+};
+
+std::string zstd_frame(std::string_view text) {
+  constexpr int kLevel = 3;
+  std::string frame(ZSTD_compressBound(text.size()), '\0');
+  const std::size_t size =
+      ZSTD_compress(frame.data(), frame.size(), text.data(), text.size(), kLevel);
+  if (ZSTD_isError(size) != 0) failure("zstd: {}", ZSTD_getErrorName(size));
+  frame.resize(size);
+  return frame;
+}
+
+std::string compressed(std::string lines, CorpusCompression compression) {
+  if (lines.empty() || compression == CorpusCompression::None) return lines;
+  return compression == CorpusCompression::Zstd ? zstd_frame(lines) : gzipped(lines);
+}
+
+std::string_view ending_of(CorpusCompression compression) {
+  constexpr std::array<std::string_view, 3> kEndings = {".jsonl.zst", ".jsonl.gz", ".jsonl"};
+  return kEndings.at(static_cast<std::size_t>(compression));
+}
+
+std::string shortened(std::string_view text) {
+  return std::string(text.substr(0, valid_utf8_prefix(text.substr(0, kExampleBytes))));
+}
+
+class Curator {
+ public:
+  explicit Curator(const CurateOptions& options)
+      : options_(options), steps_(prepare(options.recipe)) {}
+
+  // Thread-safe.
+  CuratedBatch process(const CorpusBatch& batch) const {
+    CuratedBatch result;
+    result.end = batch.end;
+    result.input_bytes = batch.input_bytes;
+    result.skipped = batch.skipped;
+    for (const PreparedStep& step : steps_)
+      result.report.steps.push_back(
+          {.name = step.name, .in = {}, .out = {}, .removed = {}, .notes = {}});
+    std::string lines;
+    for (std::size_t i = 0; i < batch.entries.size(); ++i) process_record(batch, i, lines, result);
+    result.frame = compressed(std::move(lines), options_.compression);
+    return result;
+  }
+
+ private:
+  void process_record(const CorpusBatch& batch, std::size_t i, std::string& lines,
+                      CuratedBatch& result) const {
+    const CorpusBatch::Entry& entry = batch.entries[i];
+    CuratedDocument document;
+    try {
+      document = batch.objects
+                     ? CuratedDocument::of_object(batch.record(i), options_.recipe.text_key,
+                                                  batch.file, entry.line)
+                     : whole_text(batch, i);
+    } catch (const UserError& error) {
+      if (!options_.skip_invalid) throw;
+      if (result.report.invalid_records++ == 0) result.report.first_invalid = error.what();
+      return;
+    }
+    const std::string origin =
+        batch.objects ? fmt::format("{}:{}", batch.file, entry.line) : batch.file;
+    auto& [read, kept] = result.report.inputs[batch.file];
+    read.add(std::ssize(document.text));
+    const std::int64_t copies = copies_after_steps(document, origin, result.report);
+    if (copies == 0) return;
+    if (options_.recipe.origin && document.members.find("origin").empty()) {
+      std::string json;
+      append_json_string(json, origin);
+      document.members.set("origin", std::move(json));
+    }
+    const std::size_t begin = lines.size();
+    document.append_line(options_.recipe.text_key, lines);
+    const std::string line = copies > 1 ? lines.substr(begin) : std::string();
+    for (std::int64_t copy = 0; copy < copies; ++copy) {
+      if (copy > 0) lines += line;
+      kept.add(std::ssize(document.text));
+      result.kept.add(std::ssize(document.text));
+    }
+  }
+
+  CuratedDocument whole_text(const CorpusBatch& batch, std::size_t i) const {
+    const CorpusBatch::Entry& entry = batch.entries[i];
+    if (!entry.starts_document || !entry.ends_document)
+      user_error("{} is a plain text of more than {}: make it JSONL, a document per line",
+                 batch.file, format_bytes(static_cast<double>(kLongestText)));
+    const std::string_view text = batch.record(i);
+    if (const std::size_t valid = valid_utf8_prefix(text); valid != text.size())
+      user_error("{} is not UTF-8 at byte {}", batch.file, valid + 1);
+    return CuratedDocument::of_text(text, options_.recipe.text_key);
+  }
+
+  // How often the document is in the output.
+  std::int64_t copies_after_steps(CuratedDocument& document, const std::string& origin,
+                                  CurationReport& report) const {
+    std::int64_t copies = 1;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      StepReport& counts = report.steps[i];
+      counts.in.add(std::ssize(document.text));
+      const bool with_examples = options_.recipe.examples > 0;
+      const std::string before = with_examples ? document.text : std::string();
+      std::string_view rule;
+      if (steps_[i].sample) {
+        const std::int64_t chosen = steps_[i].sample->copies(document);
+        if (chosen > 1) counts.notes["copies"] += chosen - 1;
+        copies *= chosen;
+        if (chosen == 0) rule = "not_chosen";
+      } else {
+        DocumentStep::Notes notes;
+        rule = steps_[i].step->apply(document, notes);
+        for (const auto& [name, count] : notes) counts.notes[std::string(name)] += count;
+      }
+      if (with_examples && !steps_[i].sample && (!rule.empty() || before != document.text))
+        report.add_example(
+            {.order = hash64(origin),
+             .rule = rule.empty() ? steps_[i].name : fmt::format("{}.{}", steps_[i].name, rule),
+             .origin = origin,
+             .before = shortened(before),
+             .after = rule.empty() ? shortened(document.text) : std::string()},
+            static_cast<std::size_t>(options_.recipe.examples));
+      if (!rule.empty()) {
+        counts.removed[std::string(rule)][language_of(document)].add(std::ssize(document.text));
+        return 0;
+      }
+      counts.out.add(std::ssize(document.text));
+    }
+    return copies;
+  }
+
+  static std::string language_of(const CuratedDocument& document) {
+    return document.language.empty() ? document.members.text_of("language") : document.language;
+  }
+
+  static constexpr std::size_t kLongestText = std::size_t{1} << 30;
+  const CurateOptions& options_;
+  const std::vector<PreparedStep> steps_;
+};
+
+// ---- the job
+
+// DIR/curation.progress.json, replaced after each sync of the output.
+struct Journal {
+  std::string made_from;
+  InputOffset position;
+  CurationReport report;
+  std::vector<SkippedInput> skipped;
+  std::vector<CuratedShard> shards;  // the last one is open
+  bool all_written = false;          // only the renaming is left
+};
+
+Json json_of(const CuratedShard& shard) {
+  return {{"file", shard.file},
+          {"documents", shard.text.documents},
+          {"text_bytes", shard.text.bytes},
+          {"bytes", shard.bytes},
+          {"hash", shard.hash}};
+}
+CuratedShard shard_of(const Json& json) {
+  return {
+      .file = json.at("file").get<std::string>(),
+      .text = {json.at("documents").get<std::int64_t>(), json.at("text_bytes").get<std::int64_t>()},
+      .bytes = json.at("bytes").get<std::uint64_t>(),
+      .hash = json.at("hash").get<std::string>()};
+}
+
+Json json_of(const Journal& journal) {
+  Json shards = Json::array();
+  for (const CuratedShard& shard : journal.shards) shards.push_back(json_of(shard));
+  return {{"kintsugi_curation", kVersion},
+          {"program", fmt::format("{} ({})", program_version(), program_commit())},
+          {"all_written", journal.all_written},
+          {"place", json_of(journal.position)},
+          {"documents", shards},
+          {"report", json_of(journal.report)},
+          {"skipped", json_of(journal.skipped)},
+          {"made_from", Json::parse(journal.made_from)}};
+}
+
+std::optional<Journal> read_journal(const fs::path& path) {
+  if (!fs::exists(path)) return {};
+  try {
+    const Json json = Json::parse(read_text_file(path));
+    if (json.at("kintsugi_curation").get<int>() == kVersion) {
+      Journal journal;
+      journal.made_from = json.at("made_from").dump();
+      journal.position = input_offset_of(json.at("place"));
+      journal.report = curation_report_of(json.at("report"));
+      journal.skipped = skipped_inputs_of(json.at("skipped"));
+      for (const Json& shard : json.at("documents")) journal.shards.push_back(shard_of(shard));
+      journal.all_written = json.at("all_written").get<bool>();
+      return journal;
+    }
+  } catch (const nlohmann::json::exception&) {
+  }
+  user_error(
+      "{} is not a file of a curation that this version can read: start over with "
+      "--overwrite",
+      path.string());
+}
+
+void write_journal(const fs::path& path, const Journal& journal) {
+  write_file_atomically(
+      path, json_of(journal).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+bool is_own_file(const std::string& name) {
+  return name == kReport || name == kJournal || name == ".lock" || name.starts_with(kShard);
+}
+
+class Job {
+ public:
+  explicit Job(const CurateOptions& options) : options_(options), directory_(options.output) {}
+
+  CurateResult run(const std::function<bool(const CurateProgress&)>& progress) {
+    check_inputs();
+    fs::create_directories(directory_);
+    const auto lock = take_lock();
+    if (!prepare_output()) {
+      result_.state = CurateResult::State::WasComplete;
+    } else {
+      try {
+        if (!journal_.all_written) write(progress);
+      } catch (...) {
+        give_up();
+        throw;
+      }
+      if (result_.state == CurateResult::State::Finished) publish();
+    }
+    result_.progress.read = journal_.report.read();
+    result_.progress.kept = journal_.report.kept();
+    result_.report = journal_.report;
+    result_.skipped = journal_.skipped;
+    result_.shards = journal_.shards;
+    return result_;
+  }
+
+ private:
+  void check_inputs() const {
+    if (options_.inputs.empty()) user_error("there are no input files");
+    for (const fs::path& input : options_.inputs)
+      if (!fs::is_regular_file(input))
+        user_error(
+            "{} is not a regular file: an interrupted job must be able to read its inputs again",
+            input.string());
+    std::vector<fs::path> read = options_.inputs;
+    for (const fs::path& file : files_of(options_.recipe)) read.push_back(file);
+    refuse_inputs_as_output("--output", directory_, {.inputs = read});
+  }
+
+  std::unique_ptr<FileLock> take_lock() const {
+    std::string holder;
+    auto lock = FileLock::try_take(directory_ / ".lock", holder);
+    if (!lock)
+      user_error("another process is writing {} ({}): wait for it or choose another --output",
+                 directory_.string(), holder);
+    return lock;
+  }
+
+  std::string identity() const {
+    const Json json = {{"inputs", inputs_identity(options_.inputs)},
+                       {"recipe", to_yaml(options_.recipe)},
+                       {"files of the recipe", inputs_identity(files_of(options_.recipe))},
+                       {"compression", YamlScalar<CorpusCompression>::format(options_.compression)},
+                       {"shard_bytes", options_.shard_bytes},
+                       {"batch_bytes", options_.batch_bytes},
+                       {"skip_invalid", options_.skip_invalid}};
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+
+  // False: there is nothing to do.
+  bool prepare_output() {
+    for (const auto& entry : fs::directory_iterator(directory_))
+      if (!is_own_file(entry.path().filename().string()))
+        user_error("{} has other files, such as {}: choose an empty or a new directory",
+                   directory_.string(), entry.path().filename().string());
+    const std::string identity = this->identity();
+    for (const fs::path& input : options_.inputs)
+      result_.progress.input_bytes_total += fs::file_size(input);
+    if (options_.overwrite) {
+      for (const auto& entry : fs::directory_iterator(directory_))
+        if (entry.path().filename() != ".lock") fs::remove(entry.path());
+    }
+    for (const char* name : {kReport, kJournal}) {
+      auto found = read_journal(directory_ / name);
+      if (!found) continue;
+      if (const std::string difference = identity_difference(found->made_from, identity);
+          !difference.empty())
+        user_error(
+            "{} belongs to a job with other settings: {}; start over with --overwrite, or "
+            "choose another --output",
+            (directory_ / name).string(), difference);
+      journal_ = std::move(*found);
+      result_.progress.text_bytes_before = journal_.report.read().bytes;
+      return name == kJournal;
+    }
+    for (const auto& entry : fs::directory_iterator(directory_))  // of a job without a journal
+      if (entry.path().filename() != ".lock") fs::remove(entry.path());
+    journal_.made_from = identity;
+    return true;
+  }
+
+  void write(const std::function<bool(const CurateProgress&)>& progress) {
+    const Curator curator(options_);
+    const int threads = options_.threads > 0
+                            ? options_.threads
+                            : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    BatchOptions batches{.bytes = options_.batch_bytes};
+    batches.records.segment = batches.records.longest_line;  // a plain text is one record
+    batches.records.longest_segment = batches.records.longest_line;
+    batches.records.skip_damaged = options_.skip_invalid;
+    std::vector<CorpusPipeline<CuratedBatch>::Process> processes(
+        static_cast<std::size_t>(threads),
+        [&](const CorpusBatch& batch) { return curator.process(batch); });
+    if (journal_.shards.empty()) open_shard();
+    file_.emplace(temporary(journal_.shards.back()), journal_.shards.back().bytes);
+    CorpusPipeline<CuratedBatch> pipeline(options_.inputs, batches, std::move(processes),
+                                          journal_.position);
+    TextCount read = journal_.report.read(), kept = journal_.report.kept();
+    auto saved = Clock::now();
+    for (CuratedBatch batch; pipeline.next(batch);) {
+      result_.progress.input_bytes = batch.input_bytes;
+      append(std::move(batch), read, kept);
+      result_.progress.read = read;
+      result_.progress.kept = kept;
+      const bool keep_going = progress(result_.progress);
+      if (!keep_going ||
+          std::chrono::duration<double>(Clock::now() - saved).count() >= options_.save_every_s) {
+        save();
+        saved = Clock::now();
+      }
+      if (keep_going) continue;
+      result_.state = CurateResult::State::Stopped;
+      return;
+    }
+    if (const std::string difference = identity_difference(journal_.made_from, identity());
+        !difference.empty())
+      user_error("while the inputs were being read, {}: start over with --overwrite", difference);
+    close_shard();
+    journal_.all_written = true;
+    write_journal(directory_ / kJournal, journal_);
+  }
+
+  void append(CuratedBatch batch, TextCount& read, TextCount& kept) {
+    CuratedShard& shard = journal_.shards.back();
+    file_->write(batch.frame.data(), batch.frame.size());
+    shard.bytes = file_->size();
+    shard.text.documents += batch.kept.documents;
+    shard.text.bytes += batch.kept.bytes;
+    const TextCount more = batch.report.read();
+    read.documents += more.documents, read.bytes += more.bytes;
+    kept.documents += batch.kept.documents, kept.bytes += batch.kept.bytes;
+    journal_.report.add(std::move(batch.report),
+                        static_cast<std::size_t>(options_.recipe.examples));
+    journal_.skipped.insert(journal_.skipped.end(), batch.skipped.begin(), batch.skipped.end());
+    journal_.position = batch.end;
+    if (shard.text.bytes < options_.shard_bytes) return;
+    close_shard();
+    open_shard();
+    file_.emplace(temporary(journal_.shards.back()), 0);
+  }
+
+  void open_shard() {
+    journal_.shards.push_back({.file = fmt::format("{}{:05}{}", kShard, journal_.shards.size(),
+                                                   ending_of(options_.compression)),
+                               .text = {},
+                               .bytes = 0,
+                               .hash = {}});
+  }
+  // An empty last shard is left out, unless it is the only one.
+  void close_shard() {
+    CuratedShard& shard = journal_.shards.back();
+    file_->sync();
+    shard.hash = file_->hash();
+    file_.reset();
+    if (shard.text.documents > 0 || journal_.shards.size() == 1) return;
+    fs::remove(temporary(shard));
+    journal_.shards.pop_back();
+  }
+
+  // What the last save has is kept for the next run. Without a journal these files are useless.
+  void give_up() noexcept {
+    file_.reset();
+    std::error_code ignored;
+    if (fs::exists(directory_ / kJournal, ignored)) return;
+    for (const CuratedShard& shard : journal_.shards) fs::remove(temporary(shard), ignored);
+  }
+
+  // Syncs the output before the journal, which must not refer to data that is not on disk.
+  void save() {
+    file_->sync();
+    write_journal(directory_ / kJournal, journal_);
+  }
+
+  // The process may be killed after any of these steps; the next run then repeats them.
+  void publish() {
+    for (const CuratedShard& shard : journal_.shards)
+      if (fs::exists(temporary(shard))) fs::rename(temporary(shard), directory_ / shard.file);
+    sync_directory(directory_);
+    write_journal(directory_ / kReport, journal_);
+    fs::remove(directory_ / kJournal);
+    sync_directory(directory_);
+  }
+
+  fs::path temporary(const CuratedShard& shard) const { return directory_ / (shard.file + ".tmp"); }
+
+  const CurateOptions& options_;
+  const fs::path directory_;
+  Journal journal_;
+  std::optional<AppendFile> file_;  // of the last shard
+  CurateResult result_;
+};
+
+}  // namespace
+
+CurateResult curate(const CurateOptions& options,
+                    const std::function<bool(const CurateProgress&)>& progress) {
+  return Job(options).run(progress);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,160 @@
+#include "data/curation/curation_report.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kintsugi {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void add_to(TextCount& sum, const TextCount& more) {
+  sum.documents += more.documents;
+  sum.bytes += more.bytes;
+}
+
+Json json_of(const TextCount& count) {
+  return {{"documents", count.documents}, {"bytes", count.bytes}};
+}
+TextCount count_of(const Json& json) {
+  return {json.at("documents").get<std::int64_t>(), json.at("bytes").get<std::int64_t>()};
+}
+
+Json json_of(const StepReport& step) {
+  Json removed = Json::object();
+  for (const auto& [rule, languages] : step.removed)
+    for (const auto& [language, count] : languages) removed[rule][language] = json_of(count);
+  Json notes = Json::object();
+  for (const auto& [name, count] : step.notes) notes[name] = count;
+  return {{"step", step.name},
+          {"in", json_of(step.in)},
+          {"out", json_of(step.out)},
+          {"removed", removed},
+          {"notes", notes}};
+}
+StepReport step_of(const Json& json) {
+  StepReport step{.name = json.at("step").get<std::string>(),
+                  .in = count_of(json.at("in")),
+                  .out = count_of(json.at("out")),
+                  .removed = {},
+                  .notes = {}};
+  for (const auto& [rule, languages] : json.at("removed").items())
+    for (const auto& [language, count] : languages.items())
+      step.removed[rule][language] = count_of(count);
+  for (const auto& [name, count] : json.at("notes").items())
+    step.notes[name] = count.get<std::int64_t>();
+  return step;
+}
+
+}  // namespace
+
+void CurationReport::add_example(CurationExample example, std::size_t most) {
+  std::vector<CurationExample>& list = examples[example.rule];
+  const auto before = [](const CurationExample& a, const CurationExample& b) {
+    return std::tie(a.order, a.origin) < std::tie(b.order, b.origin);
+  };
+  const auto at = std::upper_bound(list.begin(), list.end(), example, before);
+  if (static_cast<std::size_t>(at - list.begin()) >= most) return;
+  list.insert(at, std::move(example));
+  if (list.size() > most) list.pop_back();
+}
+
+void CurationReport::add(CurationReport other, std::size_t most_examples) {
+  steps.resize(std::max(steps.size(), other.steps.size()));
+  for (std::size_t i = 0; i < other.steps.size(); ++i) {
+    const StepReport& more = other.steps[i];
+    steps[i].name = more.name;
+    add_to(steps[i].in, more.in);
+    add_to(steps[i].out, more.out);
+    for (const auto& [rule, languages] : more.removed)
+      for (const auto& [language, count] : languages)
+        add_to(steps[i].removed[rule][language], count);
+    for (const auto& [name, count] : more.notes) steps[i].notes[name] += count;
+  }
+  for (const auto& [file, counts] : other.inputs) {
+    add_to(inputs[file].first, counts.first);
+    add_to(inputs[file].second, counts.second);
+  }
+  for (auto& [rule, list] : other.examples)
+    for (CurationExample& example : list) add_example(std::move(example), most_examples);
+  if (invalid_records == 0) first_invalid = other.first_invalid;
+  invalid_records += other.invalid_records;
+}
+
+TextCount CurationReport::read() const {
+  TextCount sum;
+  for (const auto& [file, counts] : inputs) add_to(sum, counts.first);
+  return sum;
+}
+
+TextCount CurationReport::kept() const {
+  TextCount sum;
+  for (const auto& [file, counts] : inputs) add_to(sum, counts.second);
+  return sum;
+}
+
+Table CurationReport::table() const {
+  Table table({Column::text("step", "step"), Column::text("rule", "rule"),
+               Column::number("documents", "documents"), Column::percent("of its input", "share"),
+               Column::bytes("text", "bytes")});
+  for (const StepReport& step : steps) {
+    const auto row = [&](const std::string& rule, const TextCount& count) {
+      const auto all = static_cast<double>(std::max<std::int64_t>(step.in.documents, 1));
+      table.add({step.name, rule, count.documents, static_cast<double>(count.documents) / all,
+                 count.bytes});
+    };
+    row("read", step.in);
+    for (const auto& [rule, languages] : step.removed) {
+      TextCount sum;
+      for (const auto& [language, count] : languages) add_to(sum, count);
+      row("removed: " + rule, sum);
+      for (const auto& [language, count] : languages)
+        if (!language.empty()) row("  in " + language, count);
+    }
+    for (const auto& [name, count] : step.notes)
+      table.add({step.name, name, count, Cell::missing(), Cell::missing()});
+    row("passed on", step.out);
+  }
+  return table;
+}
+
+Json json_of(const CurationReport& report) {
+  Json steps = Json::array(), inputs = Json::array(), examples = Json::array();
+  for (const StepReport& step : report.steps) steps.push_back(json_of(step));
+  for (const auto& [file, counts] : report.inputs)
+    inputs.push_back(
+        {{"file", file}, {"read", json_of(counts.first)}, {"kept", json_of(counts.second)}});
+  for (const auto& [rule, list] : report.examples)
+    for (const CurationExample& one : list)
+      examples.push_back({{"rule", one.rule},
+                          {"order", one.order},
+                          {"origin", one.origin},
+                          {"before", one.before},
+                          {"after", one.after}});
+  return {{"steps", steps},
+          {"inputs", inputs},
+          {"invalid_records", report.invalid_records},
+          {"first_invalid", report.first_invalid},
+          {"examples", examples}};
+}
+
+CurationReport curation_report_of(const Json& json) {
+  CurationReport report;
+  for (const Json& step : json.at("steps")) report.steps.push_back(step_of(step));
+  for (const Json& input : json.at("inputs"))
+    report.inputs[input.at("file").get<std::string>()] = {count_of(input.at("read")),
+                                                          count_of(input.at("kept"))};
+  report.invalid_records = json.at("invalid_records").get<std::int64_t>();
+  report.first_invalid = json.at("first_invalid").get<std::string>();
+  for (const Json& one : json.at("examples")) {
+    CurationExample example{.order = one.at("order").get<std::uint64_t>(),
+                            .rule = one.at("rule").get<std::string>(),
+                            .origin = one.at("origin").get<std::string>(),
+                            .before = one.at("before").get<std::string>(),
+                            .after = one.at("after").get<std::string>()};
+    report.examples[example.rule].push_back(std::move(example));
+  }
+  return report;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/table.h"
+
+namespace kintsugi {
+
+struct TextCount {
+  std::int64_t documents = 0, bytes = 0;  // of text
+  void add(std::int64_t text_bytes) { ++documents, bytes += text_bytes; }
+};
+
+// What a step has done.
+struct StepReport {
+  std::string name;
+  TextCount in, out;
+  // By rule, then language; "" if no step has found one.
+  std::map<std::string, std::map<std::string, TextCount>> removed;
+  std::map<std::string, std::int64_t> notes;
+};
+
+// A document that a rule has removed or changed, shortened.
+struct CurationExample {
+  std::uint64_t order = 0;    // those with the lowest ones are kept: a random choice without state
+  std::string rule;           // "gopher_quality.words", "repair"
+  std::string origin;         // file:line
+  std::string before, after;  // `after` is empty if the document was removed
+};
+
+class CurationReport {
+ public:
+  std::vector<StepReport> steps;
+  std::map<std::string, std::pair<TextCount, TextCount>> inputs;  // by file: read, kept
+  std::map<std::string, std::vector<CurationExample>> examples;   // by rule, in order
+  std::int64_t invalid_records = 0;
+  std::string first_invalid;
+
+  void add_example(CurationExample example, std::size_t most);
+  void add(CurationReport other, std::size_t most_examples);
+
+  TextCount read() const;
+  TextCount kept() const;
+  Table table() const;  // a row per step and rule
+};
+
+nlohmann::ordered_json json_of(const CurationReport& report);
+CurationReport curation_report_of(const nlohmann::ordered_json& json);
+
+}  // namespace kintsugi

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/yaml_reader.h"
+#include "data/curation/document.h"
+
+namespace kintsugi {
+
+// A step of a recipe for documents. One object serves all threads.
+class DocumentStep {
+ public:
+  virtual ~DocumentStep() = default;
+  // Changes the document, or returns the rule by which it is removed, a literal; empty: it is kept.
+  // `notes` counts what else is worth a line in the report, such as masked addresses.
+  using Notes = std::map<std::string_view, std::int64_t>;
+  virtual std::string_view apply(CuratedDocument& document, Notes& notes) const = 0;
+};
+
+// How often a document is in the output: decided by a hash, not by its position, so that it does
+// not depend on how inputs are divided.
+struct Sample {
+  double keep = 1;  // 0.1: every tenth document; 2.5: two or three copies
+  std::vector<std::pair<std::string, double>> languages;  // instead of it
+  std::int64_t seed = 0;
+
+  std::int64_t copies(const CuratedDocument& document) const;
+};
+template <class V>
+void describe(V& v, Sample& s) {
+  v("keep", s.keep, between(0, 1000));
+  v("languages", s.languages, between(0, 1000));
+  v("seed", s.seed, at_least(0));
+}
+
+// Text as it should have been read.
+struct Repair {
+  bool normalize = true;  // to NFC
+  bool controls = true;   // no control characters, one kind of line break
+  bool mojibake = true;   // UTF-8 that was read as Windows-1252
+
+  bool edit(std::string& text) const;  // whether it has changed
+};
+template <class V>
+void describe(V& v, Repair& r) {
+  v("normalize", r.normalize);
+  v("controls", r.controls);
+  v("mojibake", r.mojibake);
+}
+
+// Documents from listed domains and addresses.
+struct UrlFilter {
+  std::string key = "url";         // of the address in a record
+  std::vector<std::string> block;  // files with a domain or an address per line
+};
+template <class V>
+void describe(V& v, UrlFilter& f) {
+  v("key", f.key);
+  v("block", f.block);
+}
+std::unique_ptr<DocumentStep> make_step(const UrlFilter& settings);
+
+// Documents with listed words.
+struct WordFilter {
+  std::vector<std::string> lists;  // files with a word or a phrase of up to five words per line
+  std::int64_t most = 0;           // of them that a document may have
+  double most_fraction = 1;        // of its words that may belong to them
+};
+template <class V>
+void describe(V& v, WordFilter& f) {
+  v("lists", f.lists);
+  v("most", f.most, at_least(0));
+  v("most_fraction", f.most_fraction, between(0, 1));
+}
+std::unique_ptr<DocumentStep> make_step(const WordFilter& settings);
+
+// The host of an address in lower case without "www."; empty if it has none.
+std::string host_of(std::string_view url);
+
+}  // namespace kintsugi
