@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "core/append_file.h"
-#include "core/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/file_lock.h"
@@ -30,10 +29,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kVersion = 1;
 constexpr std::size_t kExampleBytes = 4000;
 constexpr const char* kReport = "curation.json";
-constexpr const char* kJournal = "curation.progress.json";
+constexpr const char* kJournal = "curation.progress.json";  // replaced after each sync
 constexpr const char* kShard = "documents-";
 
 // ---- one batch
@@ -77,8 +75,8 @@ class Curator {
   explicit Curator(const CurateOptions& options)
       : options_(options), steps_(prepare(options.recipe)) {}
 
-  // Thread-safe.
-  CuratedBatch process(const CorpusBatch& batch) const {
+  // Each thread has a context of its own.
+  CuratedBatch process(const CorpusBatch& batch, StepContext& context) const {
     CuratedBatch result;
     result.end = batch.end;
     result.input_bytes = batch.input_bytes;
@@ -87,14 +85,15 @@ class Curator {
       result.report.steps.push_back(
           {.name = step.name, .in = {}, .out = {}, .removed = {}, .notes = {}});
     std::string lines;
-    for (std::size_t i = 0; i < batch.entries.size(); ++i) process_record(batch, i, lines, result);
+    for (std::size_t i = 0; i < batch.entries.size(); ++i)
+      process_record(batch, i, lines, context, result);
     result.frame = compressed(std::move(lines), options_.compression);
     return result;
   }
 
  private:
   void process_record(const CorpusBatch& batch, std::size_t i, std::string& lines,
-                      CuratedBatch& result) const {
+                      StepContext& context, CuratedBatch& result) const {
     const CorpusBatch::Entry& entry = batch.entries[i];
     CuratedDocument document;
     try {
@@ -111,7 +110,7 @@ class Curator {
         batch.objects ? fmt::format("{}:{}", batch.file, entry.line) : batch.file;
     auto& [read, kept] = result.report.inputs[batch.file];
     read.add(std::ssize(document.text));
-    const std::int64_t copies = copies_after_steps(document, origin, result.report);
+    const std::int64_t copies = copies_after_steps(document, origin, context, result.report);
     if (copies == 0) return;
     if (options_.recipe.origin && document.members.find("origin").empty()) {
       std::string json;
@@ -141,8 +140,9 @@ class Curator {
 
   // How often the document is in the output.
   std::int64_t copies_after_steps(CuratedDocument& document, const std::string& origin,
-                                  CurationReport& report) const {
+                                  StepContext& context, CurationReport& report) const {
     std::int64_t copies = 1;
+    context.text_changed();
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       StepReport& counts = report.steps[i];
       counts.in.add(std::ssize(document.text));
@@ -153,20 +153,19 @@ class Curator {
         const std::int64_t chosen = steps_[i].sample->copies(document);
         if (chosen > 1) counts.notes["copies"] += chosen - 1;
         copies *= chosen;
-        if (chosen == 0) rule = "not_chosen";
+        if (chosen == 0) rule = "sample";
       } else {
-        DocumentStep::Notes notes;
-        rule = steps_[i].step->apply(document, notes);
-        for (const auto& [name, count] : notes) counts.notes[std::string(name)] += count;
+        context.notes.clear();
+        rule = steps_[i].step->apply(document, context);
+        for (const auto& [name, count] : context.notes) counts.notes[std::string(name)] += count;
       }
       if (with_examples && !steps_[i].sample && (!rule.empty() || before != document.text))
-        report.add_example(
-            {.order = hash64(origin),
-             .rule = rule.empty() ? steps_[i].name : fmt::format("{}.{}", steps_[i].name, rule),
-             .origin = origin,
-             .before = shortened(before),
-             .after = rule.empty() ? shortened(document.text) : std::string()},
-            static_cast<std::size_t>(options_.recipe.examples));
+        report.add_example({.order = hash64(origin),
+                            .rule = rule.empty() ? steps_[i].name : std::string(rule),
+                            .origin = origin,
+                            .before = shortened(before),
+                            .after = rule.empty() ? shortened(document.text) : std::string()},
+                           static_cast<std::size_t>(options_.recipe.examples));
       if (!rule.empty()) {
         counts.removed[std::string(rule)][language_of(document)].add(std::ssize(document.text));
         return 0;
@@ -186,71 +185,6 @@ class Curator {
 };
 
 // ---- the job
-
-// DIR/curation.progress.json, replaced after each sync of the output.
-struct Journal {
-  std::string made_from;
-  InputOffset position;
-  CurationReport report;
-  std::vector<SkippedInput> skipped;
-  std::vector<CuratedShard> shards;  // the last one is open
-  bool all_written = false;          // only the renaming is left
-};
-
-Json json_of(const CuratedShard& shard) {
-  return {{"file", shard.file},
-          {"documents", shard.text.documents},
-          {"text_bytes", shard.text.bytes},
-          {"bytes", shard.bytes},
-          {"hash", shard.hash}};
-}
-CuratedShard shard_of(const Json& json) {
-  return {
-      .file = json.at("file").get<std::string>(),
-      .text = {json.at("documents").get<std::int64_t>(), json.at("text_bytes").get<std::int64_t>()},
-      .bytes = json.at("bytes").get<std::uint64_t>(),
-      .hash = json.at("hash").get<std::string>()};
-}
-
-Json json_of(const Journal& journal) {
-  Json shards = Json::array();
-  for (const CuratedShard& shard : journal.shards) shards.push_back(json_of(shard));
-  return {{"kintsugi_curation", kVersion},
-          {"program", fmt::format("{} ({})", program_version(), program_commit())},
-          {"all_written", journal.all_written},
-          {"place", json_of(journal.position)},
-          {"documents", shards},
-          {"report", json_of(journal.report)},
-          {"skipped", json_of(journal.skipped)},
-          {"made_from", Json::parse(journal.made_from)}};
-}
-
-std::optional<Journal> read_journal(const fs::path& path) {
-  if (!fs::exists(path)) return {};
-  try {
-    const Json json = Json::parse(read_text_file(path));
-    if (json.at("kintsugi_curation").get<int>() == kVersion) {
-      Journal journal;
-      journal.made_from = json.at("made_from").dump();
-      journal.position = input_offset_of(json.at("place"));
-      journal.report = curation_report_of(json.at("report"));
-      journal.skipped = skipped_inputs_of(json.at("skipped"));
-      for (const Json& shard : json.at("documents")) journal.shards.push_back(shard_of(shard));
-      journal.all_written = json.at("all_written").get<bool>();
-      return journal;
-    }
-  } catch (const nlohmann::json::exception&) {
-  }
-  user_error(
-      "{} is not a file of a curation that this version can read: start over with "
-      "--overwrite",
-      path.string());
-}
-
-void write_journal(const fs::path& path, const Journal& journal) {
-  write_file_atomically(
-      path, json_of(journal).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
 
 bool is_own_file(const std::string& name) {
   return name == kReport || name == kJournal || name == ".lock" || name.starts_with(kShard);
@@ -330,7 +264,7 @@ class Job {
         if (entry.path().filename() != ".lock") fs::remove(entry.path());
     }
     for (const char* name : {kReport, kJournal}) {
-      auto found = read_journal(directory_ / name);
+      auto found = read_curation_record(directory_ / name);
       if (!found) continue;
       if (const std::string difference = identity_difference(found->made_from, identity);
           !difference.empty())
@@ -357,9 +291,11 @@ class Job {
     batches.records.segment = batches.records.longest_line;  // a plain text is one record
     batches.records.longest_segment = batches.records.longest_line;
     batches.records.skip_damaged = options_.skip_invalid;
-    std::vector<CorpusPipeline<CuratedBatch>::Process> processes(
-        static_cast<std::size_t>(threads),
-        [&](const CorpusBatch& batch) { return curator.process(batch); });
+    std::vector<StepContext> contexts(static_cast<std::size_t>(threads));
+    std::vector<CorpusPipeline<CuratedBatch>::Process> processes;
+    for (StepContext& context : contexts)
+      processes.emplace_back(
+          [&](const CorpusBatch& batch) { return curator.process(batch, context); });
     if (journal_.shards.empty()) open_shard();
     file_.emplace(temporary(journal_.shards.back()), journal_.shards.back().bytes);
     CorpusPipeline<CuratedBatch> pipeline(options_.inputs, batches, std::move(processes),
@@ -386,7 +322,7 @@ class Job {
       user_error("while the inputs were being read, {}: start over with --overwrite", difference);
     close_shard();
     journal_.all_written = true;
-    write_journal(directory_ / kJournal, journal_);
+    write_curation_record(directory_ / kJournal, journal_);
   }
 
   void append(CuratedBatch batch, TextCount& read, TextCount& kept) {
@@ -437,7 +373,7 @@ class Job {
   // Syncs the output before the journal, which must not refer to data that is not on disk.
   void save() {
     file_->sync();
-    write_journal(directory_ / kJournal, journal_);
+    write_curation_record(directory_ / kJournal, journal_);
   }
 
   // The process may be killed after any of these steps; the next run then repeats them.
@@ -445,7 +381,7 @@ class Job {
     for (const CuratedShard& shard : journal_.shards)
       if (fs::exists(temporary(shard))) fs::rename(temporary(shard), directory_ / shard.file);
     sync_directory(directory_);
-    write_journal(directory_ / kReport, journal_);
+    write_curation_record(directory_ / kReport, journal_);
     fs::remove(directory_ / kJournal);
     sync_directory(directory_);
   }
@@ -454,7 +390,7 @@ class Job {
 
   const CurateOptions& options_;
   const fs::path directory_;
-  Journal journal_;
+  CurationRecord journal_;
   std::optional<AppendFile> file_;  // of the last shard
   CurateResult result_;
 };

@@ -39,13 +39,6 @@ struct CurateProgress {
   std::int64_t text_bytes_before = 0;                    // from earlier runs of this job
 };
 
-struct CuratedShard {
-  std::string file;  // below DIR
-  TextCount text;
-  std::uint64_t bytes = 0;
-  std::string hash;  // XXH3
-};
-
 struct CurateResult {
   enum class State : std::uint8_t { Finished, Stopped, WasComplete };
   State state = State::Finished;

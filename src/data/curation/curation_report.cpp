@@ -1,12 +1,23 @@
 #include "data/curation/curation_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
+
+#include "core/build_info.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "data/corpora/corpus_journal.h"
 
 namespace kintsugi {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
 
 void add_to(TextCount& sum, const TextCount& more) {
   sum.documents += more.documents;
@@ -44,6 +55,76 @@ StepReport step_of(const Json& json) {
   for (const auto& [name, count] : json.at("notes").items())
     step.notes[name] = count.get<std::int64_t>();
   return step;
+}
+
+Json json_of(const CurationReport& report) {
+  Json steps = Json::array(), inputs = Json::array(), examples = Json::array();
+  for (const StepReport& step : report.steps) steps.push_back(json_of(step));
+  for (const auto& [file, counts] : report.inputs)
+    inputs.push_back(
+        {{"file", file}, {"read", json_of(counts.first)}, {"kept", json_of(counts.second)}});
+  for (const auto& [rule, list] : report.examples)
+    for (const CurationExample& one : list)
+      examples.push_back({{"rule", one.rule},
+                          {"order", one.order},
+                          {"origin", one.origin},
+                          {"before", one.before},
+                          {"after", one.after}});
+  return {{"steps", steps},
+          {"inputs", inputs},
+          {"invalid_records", report.invalid_records},
+          {"first_invalid", report.first_invalid},
+          {"examples", examples}};
+}
+
+CurationReport curation_report_of(const Json& json) {
+  CurationReport report;
+  for (const Json& step : json.at("steps")) report.steps.push_back(step_of(step));
+  for (const Json& input : json.at("inputs"))
+    report.inputs[input.at("file").get<std::string>()] = {count_of(input.at("read")),
+                                                          count_of(input.at("kept"))};
+  report.invalid_records = json.at("invalid_records").get<std::int64_t>();
+  report.first_invalid = json.at("first_invalid").get<std::string>();
+  for (const Json& one : json.at("examples")) {
+    CurationExample example{.order = one.at("order").get<std::uint64_t>(),
+                            .rule = one.at("rule").get<std::string>(),
+                            .origin = one.at("origin").get<std::string>(),
+                            .before = one.at("before").get<std::string>(),
+                            .after = one.at("after").get<std::string>()};
+    report.examples[example.rule].push_back(std::move(example));
+  }
+  return report;
+}
+
+Json json_of(const CuratedShard& shard) {
+  return {{"file", shard.file},
+          {"documents", shard.text.documents},
+          {"text_bytes", shard.text.bytes},
+          {"bytes", shard.bytes},
+          {"hash", shard.hash}};
+}
+CuratedShard shard_of(const Json& json) {
+  const auto file = json.at("file").get<std::string>();
+  if (!file.starts_with("documents-") || file.find('/') != std::string::npos)
+    user_error("{} is no name of a file of documents", file);
+  return {
+      .file = file,
+      .text = {json.at("documents").get<std::int64_t>(), json.at("text_bytes").get<std::int64_t>()},
+      .bytes = json.at("bytes").get<std::uint64_t>(),
+      .hash = json.at("hash").get<std::string>()};
+}
+
+Json json_of(const CurationRecord& record) {
+  Json shards = Json::array();
+  for (const CuratedShard& shard : record.shards) shards.push_back(json_of(shard));
+  return {{"kintsugi_curation", kVersion},
+          {"program", fmt::format("{} ({})", program_version(), program_commit())},
+          {"all_written", record.all_written},
+          {"place", json_of(record.position)},
+          {"documents", shards},
+          {"report", json_of(record.report)},
+          {"skipped", json_of(record.skipped)},
+          {"made_from", Json::parse(record.made_from)}};
 }
 
 }  // namespace
@@ -107,7 +188,8 @@ Table CurationReport::table() const {
     for (const auto& [rule, languages] : step.removed) {
       TextCount sum;
       for (const auto& [language, count] : languages) add_to(sum, count);
-      row("removed: " + rule, sum);
+      const bool is_own = rule.starts_with(step.name + ".");
+      row("removed: " + (is_own ? rule.substr(step.name.size() + 1) : rule), sum);
       for (const auto& [language, count] : languages)
         if (!language.empty()) row("  in " + language, count);
     }
@@ -118,43 +200,31 @@ Table CurationReport::table() const {
   return table;
 }
 
-Json json_of(const CurationReport& report) {
-  Json steps = Json::array(), inputs = Json::array(), examples = Json::array();
-  for (const StepReport& step : report.steps) steps.push_back(json_of(step));
-  for (const auto& [file, counts] : report.inputs)
-    inputs.push_back(
-        {{"file", file}, {"read", json_of(counts.first)}, {"kept", json_of(counts.second)}});
-  for (const auto& [rule, list] : report.examples)
-    for (const CurationExample& one : list)
-      examples.push_back({{"rule", one.rule},
-                          {"order", one.order},
-                          {"origin", one.origin},
-                          {"before", one.before},
-                          {"after", one.after}});
-  return {{"steps", steps},
-          {"inputs", inputs},
-          {"invalid_records", report.invalid_records},
-          {"first_invalid", report.first_invalid},
-          {"examples", examples}};
+std::optional<CurationRecord> read_curation_record(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return {};
+  try {
+    const Json json = Json::parse(read_text_file(path));
+    if (json.at("kintsugi_curation").get<int>() == kVersion) {
+      CurationRecord record;
+      record.made_from = json.at("made_from").dump();
+      record.position = input_offset_of(json.at("place"));
+      record.report = curation_report_of(json.at("report"));
+      record.skipped = skipped_inputs_of(json.at("skipped"));
+      for (const Json& shard : json.at("documents")) record.shards.push_back(shard_of(shard));
+      record.all_written = json.at("all_written").get<bool>();
+      return record;
+    }
+  } catch (const nlohmann::json::exception&) {
+  }
+  user_error(
+      "{} is not a file of a curation that this version can read: start over with "
+      "--overwrite",
+      path.string());
 }
 
-CurationReport curation_report_of(const Json& json) {
-  CurationReport report;
-  for (const Json& step : json.at("steps")) report.steps.push_back(step_of(step));
-  for (const Json& input : json.at("inputs"))
-    report.inputs[input.at("file").get<std::string>()] = {count_of(input.at("read")),
-                                                          count_of(input.at("kept"))};
-  report.invalid_records = json.at("invalid_records").get<std::int64_t>();
-  report.first_invalid = json.at("first_invalid").get<std::string>();
-  for (const Json& one : json.at("examples")) {
-    CurationExample example{.order = one.at("order").get<std::uint64_t>(),
-                            .rule = one.at("rule").get<std::string>(),
-                            .origin = one.at("origin").get<std::string>(),
-                            .before = one.at("before").get<std::string>(),
-                            .after = one.at("after").get<std::string>()};
-    report.examples[example.rule].push_back(std::move(example));
-  }
-  return report;
+void write_curation_record(const std::filesystem::path& path, const CurationRecord& record) {
+  write_file_atomically(path,
+                        json_of(record).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace kintsugi

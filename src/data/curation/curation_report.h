@@ -1,13 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/table.h"
+#include "data/corpora/corpus_pipeline.h"
 
 namespace kintsugi {
 
@@ -49,7 +51,25 @@ class CurationReport {
   Table table() const;  // a row per step and rule
 };
 
-nlohmann::ordered_json json_of(const CurationReport& report);
-CurationReport curation_report_of(const nlohmann::ordered_json& json);
+// A file of the output.
+struct CuratedShard {
+  std::string file;  // below the directory
+  TextCount text;
+  std::uint64_t bytes = 0;
+  std::string hash;  // XXH3
+};
+
+// DIR/curation.json; while the job runs, its journal.
+struct CurationRecord {
+  std::string made_from;  // JSON of what determines the output: inputs, recipe, options
+  InputOffset position;
+  CurationReport report;
+  std::vector<SkippedInput> skipped;
+  std::vector<CuratedShard> shards;  // of a journal the last one is open
+  bool all_written = false;          // only the renaming is left
+};
+// Nothing if there is no such file, UserError if it is damaged.
+std::optional<CurationRecord> read_curation_record(const std::filesystem::path& path);
+void write_curation_record(const std::filesystem::path& path, const CurationRecord& record);
 
 }  // namespace kintsugi

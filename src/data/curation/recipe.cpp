@@ -25,15 +25,19 @@ void visit_step(const RecipeStep& step, Use&& use) {
   describe(visitor, const_cast<RecipeStep&>(step));  // only read
 }
 
-// A step that changes texts and removes none.
+// A step that changes texts, and may remove documents.
 template <class Settings>
 class EditStep : public DocumentStep {
  public:
   explicit EditStep(const Settings& settings) : settings_(settings) {}
-  std::string_view apply(CuratedDocument& document, Notes& notes) const override {
-    if (!settings_.edit(document.text)) return {};
+  std::string_view apply(CuratedDocument& document, StepContext& context) const override {
+    std::string edited = document.text;
+    const std::string_view rule = settings_.edit(edited);
+    if (!rule.empty() || edited == document.text) return rule;
+    document.text = std::move(edited);
     document.is_changed = true;
-    ++notes["changed"];
+    context.text_changed();
+    ++context.notes["changed"];
     return {};
   }
 
@@ -41,8 +45,65 @@ class EditStep : public DocumentStep {
   Settings settings_;
 };
 
-std::unique_ptr<DocumentStep> make_step(const Repair& settings) {
-  return std::make_unique<EditStep<Repair>>(settings);
+// A step that only looks at texts.
+template <class Settings>
+class FilterStep : public DocumentStep {
+ public:
+  explicit FilterStep(const Settings& settings) : settings_(settings) {}
+  std::string_view apply(CuratedDocument& document, StepContext& context) const override {
+    return settings_.removed_by(context.measures(document));
+  }
+
+ private:
+  Settings settings_;
+};
+
+class MaskStep : public DocumentStep {
+ public:
+  explicit MaskStep(const PersonalData& settings) : settings_(settings) { settings_.check(); }
+  std::string_view apply(CuratedDocument& document, StepContext& context) const override {
+    const std::vector<MaskedSpan> spans = settings_.find(document.text);
+    if (spans.empty()) return {};
+    settings_.mask(document.text, spans);
+    document.is_changed = true;
+    context.text_changed();
+    for (const MaskedSpan& span : spans) ++context.notes[name_of(span.kind)];
+    return {};
+  }
+
+ private:
+  PersonalData settings_;
+};
+
+class FineWeb2Step : public DocumentStep {
+ public:
+  explicit FineWeb2Step(const FineWeb2& settings)
+      : thresholds_(read_fineweb2_thresholds(settings.thresholds)) {}
+  std::string_view apply(CuratedDocument& document, StepContext& context) const override {
+    const TextMeasures& text = context.measures(document);
+    if (const auto rule = thresholds_.repetition.removed_by(text); !rule.empty()) return rule;
+    if (const auto rule = thresholds_.fineweb.removed_by(text); !rule.empty()) return rule;
+    return thresholds_.quality.removed_by(text);
+  }
+
+ private:
+  FineWeb2Thresholds thresholds_;
+};
+
+template <class Settings>
+std::unique_ptr<DocumentStep> step_of(const Settings& settings) {
+  if constexpr (requires(const Settings& s, std::string& text) { s.edit(text); }) {
+    if constexpr (std::is_same_v<Settings, PersonalData>)
+      return std::make_unique<MaskStep>(settings);
+    else
+      return std::make_unique<EditStep<Settings>>(settings);
+  } else if constexpr (std::is_same_v<Settings, FineWeb2>) {
+    return std::make_unique<FineWeb2Step>(settings);
+  } else if constexpr (requires(const TextMeasures& text) { settings.removed_by(text); }) {
+    return std::make_unique<FilterStep<Settings>>(settings);
+  } else {
+    return make_step(settings);
+  }
 }
 
 }  // namespace
@@ -78,6 +139,7 @@ std::vector<std::filesystem::path> files_of(const Recipe& recipe) {
   std::vector<std::filesystem::path> files;
   for (const RecipeStep& step : recipe.steps) {
     if (step.urls) files.insert(files.end(), step.urls->block.begin(), step.urls->block.end());
+    if (step.fineweb2) files.emplace_back(step.fineweb2->thresholds);
     if (step.words) files.insert(files.end(), step.words->lists.begin(), step.words->lists.end());
   }
   return files;
@@ -92,7 +154,7 @@ std::vector<PreparedStep> prepare(const Recipe& recipe) {
       if constexpr (std::is_same_v<Settings, Sample>)
         one.sample = settings;
       else
-        one.step = make_step(settings);
+        one.step = step_of(settings);
     });
   return prepared;
 }

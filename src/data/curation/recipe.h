@@ -9,15 +9,32 @@
 #include <vector>
 
 #include "core/yaml_reader.h"
+#include "data/curation/personal_data.h"
 #include "data/curation/steps.h"
+#include "data/curation/text_filters.h"
 
 namespace kintsugi {
+
+// The three filters of FineWeb-2 with the thresholds of one language.
+struct FineWeb2 {
+  std::string thresholds;  // a file of that project, such as configs/fin_Latn.yml
+};
+template <class V>
+void describe(V& v, FineWeb2& f) {
+  v("thresholds", f.thresholds);
+}
 
 // One step of a recipe: exactly one of these.
 struct RecipeStep {
   std::optional<Repair> repair;
   std::optional<UrlFilter> urls;
   std::optional<WordFilter> words;
+  std::optional<GopherQuality> gopher_quality;
+  std::optional<GopherRepetition> gopher_repetition;
+  std::optional<C4Lines> c4;
+  std::optional<FineWebQuality> fineweb_quality;
+  std::optional<FineWeb2> fineweb2;
+  std::optional<PersonalData> personal_data;
   std::optional<Sample> sample;
 };
 template <class V>
@@ -25,6 +42,12 @@ void describe(V& v, RecipeStep& s) {
   v("repair", s.repair);
   v("urls", s.urls);
   v("words", s.words);
+  v("gopher_quality", s.gopher_quality);
+  v("gopher_repetition", s.gopher_repetition);
+  v("c4", s.c4);
+  v("fineweb_quality", s.fineweb_quality);
+  v("fineweb2", s.fineweb2);
+  v("personal_data", s.personal_data);
   v("sample", s.sample);
 }
 

@@ -167,19 +167,19 @@ class UrlStep : public DocumentStep {
         domains_.insert(host_of(entry));
     }
   }
-  std::string_view apply(CuratedDocument& document, Notes& notes) const override {
+  std::string_view apply(CuratedDocument& document, StepContext& context) const override {
     const std::string url = document.members.text_of(key_);
     if (url.empty()) {
-      ++notes["documents without an address"];
+      ++context.notes["without an address"];
       return {};
     }
     const std::string host = host_of(url);
     for (std::size_t at = 0; at != std::string::npos;) {  // a.b.fi, b.fi, fi
-      if (domains_.contains(host.substr(at))) return "domain";
+      if (domains_.contains(host.substr(at))) return "urls.domain";
       const std::size_t dot = host.find('.', at);
       at = dot == std::string::npos ? dot : dot + 1;
     }
-    return urls_.contains(plain_url(url)) ? "address" : "";
+    return urls_.contains(plain_url(url)) ? "urls.address" : "";
   }
 
  private:
@@ -224,7 +224,7 @@ class WordStep : public DocumentStep {
       if (words > 0) listed_.insert(phrase);
     }
   }
-  std::string_view apply(CuratedDocument& document, Notes&) const override {
+  std::string_view apply(CuratedDocument& document, StepContext&) const override {
     std::vector<std::string> last;  // the words before, and this one
     std::int64_t words = 0, found = 0, in_phrases = 0;
     for_each_word(document.text, [&](const std::string& word) {
@@ -239,9 +239,9 @@ class WordStep : public DocumentStep {
         in_phrases += static_cast<std::int64_t>(n);
       }
     });
-    if (found > most_) return "listed_words";
+    if (found > most_) return "words.listed";
     return static_cast<double>(in_phrases) > most_fraction_ * static_cast<double>(words)
-               ? "listed_fraction"
+               ? "words.fraction"
                : "";
   }
 
@@ -268,15 +268,11 @@ std::int64_t Sample::copies(const CuratedDocument& document) const {
   return static_cast<std::int64_t>(whole) + (place < wanted - whole ? 1 : 0);
 }
 
-bool Repair::edit(std::string& text) const {
-  std::string repaired = text;
-  if (mojibake && is_misread(repaired)) repaired = reread(repaired);
-  if (controls && has_controls(repaired)) repaired = without_controls(repaired);
-  if (normalize && run_end(repaired, next_run(repaired, 0)) > next_run(repaired, 0))
-    repaired = unicode_normalize(repaired, true, true);
-  if (repaired == text) return false;
-  text = std::move(repaired);
-  return true;
+std::string_view Repair::edit(std::string& text) const {
+  if (mojibake && is_misread(text)) text = reread(text);
+  if (controls && has_controls(text)) text = without_controls(text);
+  if (normalize && next_run(text, 0) < text.size()) text = unicode_normalize(text, true, true);
+  return {};
 }
 
 std::string host_of(std::string_view url) {

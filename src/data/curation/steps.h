@@ -10,17 +10,35 @@
 
 #include "core/yaml_reader.h"
 #include "data/curation/document.h"
+#include "data/curation/text_measures.h"
 
 namespace kintsugi {
+
+// What a thread keeps between documents, and what a step notes beside its verdict.
+class StepContext {
+ public:
+  std::map<std::string_view, std::int64_t> notes;  // such as masked addresses, by name
+
+  // The measures of the text of the document under way, which steps share.
+  const TextMeasures& measures(const CuratedDocument& document) {
+    if (std::exchange(is_stale_, false)) measures_.set_text(document.text);
+    return measures_;
+  }
+  // A step has changed the text, or another document is under way.
+  void text_changed() { is_stale_ = true; }
+
+ private:
+  TextMeasures measures_;
+  bool is_stale_ = true;
+};
 
 // A step of a recipe for documents. One object serves all threads.
 class DocumentStep {
  public:
   virtual ~DocumentStep() = default;
-  // Changes the document, or returns the rule by which it is removed, a literal; empty: it is kept.
-  // `notes` counts what else is worth a line in the report, such as masked addresses.
-  using Notes = std::map<std::string_view, std::int64_t>;
-  virtual std::string_view apply(CuratedDocument& document, Notes& notes) const = 0;
+  // Changes the document, or returns the rule by which it is removed, a literal such as
+  // "urls.domain"; empty: it is kept.
+  virtual std::string_view apply(CuratedDocument& document, StepContext& context) const = 0;
 };
 
 // How often a document is in the output: decided by a hash, not by its position, so that it does
@@ -45,7 +63,7 @@ struct Repair {
   bool controls = true;   // no control characters, one kind of line break
   bool mojibake = true;   // UTF-8 that was read as Windows-1252
 
-  bool edit(std::string& text) const;  // whether it has changed
+  std::string_view edit(std::string& text) const;  // removes no document
 };
 template <class V>
 void describe(V& v, Repair& r) {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "report/runs/json_members.h"
+#include "core/json_members.h"
 
 namespace kintsugi {
 namespace {
