@@ -15,7 +15,9 @@
 #include "data/corpora/corpus_journal.h"
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_job.h"
+#include "data/curation/curation_report.h"
 #include "data/curation/language_id.h"
+#include "data/curation/recipe.h"
 #include "data/curation/text_filters.h"
 #include "data/dedup/dedup_directory.h"
 #include "data/sampling/packing_index.h"
@@ -382,6 +384,38 @@ FileParser tokenize_journal() {
           }};
 }
 
+std::string curation_record() {
+  const TemporaryDirectory scratch;
+  CurationRecord record;
+  record.made_from = R"({"inputs": [["a.jsonl", 12, 5]], "recipe": "steps:"})";
+  record.report.steps.push_back({.name = "urls", .in = {3, 100}, .out = {2, 80}});
+  record.report.steps[0].removed["urls.domain"]["fi"] = {1, 20};
+  record.report.steps[0].notes["without an address"] = 1;
+  record.report.steps[0].leaks["quiz: 1"] = {.documents = 1, .share = 0.5};
+  record.report.inputs["a.jsonl"] = {{3, 100}, {2, 80}};
+  record.report.add_example({1, "urls.domain", "a.jsonl:1", "text", ""}, 3);
+  record.shards.push_back({"documents-00000.jsonl.zst", {2, 80}, 70, "0123456789abcdef"});
+  record.skipped.push_back({.file = "a.jsonl", .end = 7, .reason = "damaged", .documents = 1});
+  write_curation_record(scratch / "c.json", record);
+  return content_of(scratch / "c.json");
+}
+
+// A recipe, and the journal of a job, which the next one continues from.
+FileParser curation() {
+  return {.name = "curation",
+          .samples = {{{"recipe.yaml",
+                        "steps:\n  - repair: {mojibake: false}\n  - sample: {keep: "
+                        "0.5, languages: {fi: 2}}\n  - gopher_quality:\n"}},
+                      {{"curation.json", curation_record()}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            if (fs::exists(directory / "recipe.yaml"))
+              to_yaml(read_recipe(content_of(directory / "recipe.yaml"), "recipe.yaml"));
+            const auto record = read_curation_record(directory / "curation.json");
+            if (record) record->report.table().text();
+          }};
+}
+
 void read_records(const fs::path& file, const std::string& prompt_key = "prompt") {
   for (const bool skip : {true, false}) {
     RecordReader reader(file, {}, {.skip_damaged = skip});
@@ -611,10 +645,8 @@ std::vector<FileParser> data_parsers() {
       compressed(),
       web_archive(),
       language_model(),
-  return parser;
-}
-
       dedup_files(),
+      curation(),
       packing_index(),
       fineweb2_thresholds(),
       documents(),

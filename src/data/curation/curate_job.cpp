@@ -73,17 +73,19 @@ std::string shortened(std::string_view text) {
 class Curator {
  public:
   explicit Curator(const CurateOptions& options)
-      : options_(options), steps_(prepare(options.recipe)) {}
+      : options_(options), steps_(prepare(options.recipe, options.read_tasks)) {}
 
   // Each thread has a context of its own.
+  std::map<std::string, std::int64_t> facts(std::size_t step) const {
+    return steps_[step].step ? steps_[step].step->facts() : std::map<std::string, std::int64_t>();
+  }
+
   CuratedBatch process(const CorpusBatch& batch, StepContext& context) const {
     CuratedBatch result;
     result.end = batch.end;
     result.input_bytes = batch.input_bytes;
     result.skipped = batch.skipped;
-    for (const PreparedStep& step : steps_)
-      result.report.steps.push_back(
-          {.name = step.name, .in = {}, .out = {}, .removed = {}, .notes = {}});
+    for (const PreparedStep& step : steps_) result.report.steps.push_back({.name = step.name});
     std::string lines;
     for (std::size_t i = 0; i < batch.entries.size(); ++i)
       process_record(batch, i, lines, context, result);
@@ -156,8 +158,11 @@ class Curator {
         if (chosen == 0) rule = "sample";
       } else {
         context.notes.clear();
+        context.leaks.clear();
         rule = steps_[i].step->apply(document, context);
         for (const auto& [name, count] : context.notes) counts.notes[std::string(name)] += count;
+        for (const auto& [sample, share] : context.leaks)
+          counts.leaks[std::string(sample)] = {.documents = 1, .share = share};
       }
       if (with_examples && !steps_[i].sample && (!rule.empty() || before != document.text))
         report.add_example({.order = hash64(origin),
@@ -291,7 +296,8 @@ class Job {
     batches.records.segment = batches.records.longest_line;  // a plain text is one record
     batches.records.longest_segment = batches.records.longest_line;
     batches.records.skip_damaged = options_.skip_invalid;
-    std::vector<StepContext> contexts(static_cast<std::size_t>(threads));
+    std::vector<StepContext> contexts(static_cast<std::size_t>(threads),
+                                      StepContext(options_.recipe.word_mode));
     std::vector<CorpusPipeline<CuratedBatch>::Process> processes;
     for (StepContext& context : contexts)
       processes.emplace_back(
@@ -321,6 +327,8 @@ class Job {
         !difference.empty())
       user_error("while the inputs were being read, {}: start over with --overwrite", difference);
     close_shard();
+    for (std::size_t i = 0; i < journal_.report.steps.size(); ++i)
+      journal_.report.steps[i].facts = curator.facts(i);
     journal_.all_written = true;
     write_curation_record(directory_ / kJournal, journal_);
   }

@@ -37,23 +37,27 @@ Json json_of(const StepReport& step) {
     for (const auto& [language, count] : languages) removed[rule][language] = json_of(count);
   Json notes = Json::object();
   for (const auto& [name, count] : step.notes) notes[name] = count;
-  return {{"step", step.name},
-          {"in", json_of(step.in)},
-          {"out", json_of(step.out)},
-          {"removed", removed},
-          {"notes", notes}};
+  Json facts = Json::object(), leaks = Json::object();
+  for (const auto& [name, count] : step.facts) facts[name] = count;
+  for (const auto& [sample, leak] : step.leaks)
+    leaks[sample] = {{"documents", leak.documents}, {"share", leak.share}};
+  return {{"step", step.name},  {"in", json_of(step.in)}, {"out", json_of(step.out)},
+          {"removed", removed}, {"notes", notes},         {"facts", facts},
+          {"leaks", leaks}};
 }
 StepReport step_of(const Json& json) {
   StepReport step{.name = json.at("step").get<std::string>(),
                   .in = count_of(json.at("in")),
-                  .out = count_of(json.at("out")),
-                  .removed = {},
-                  .notes = {}};
+                  .out = count_of(json.at("out"))};
   for (const auto& [rule, languages] : json.at("removed").items())
     for (const auto& [language, count] : languages.items())
       step.removed[rule][language] = count_of(count);
   for (const auto& [name, count] : json.at("notes").items())
     step.notes[name] = count.get<std::int64_t>();
+  for (const auto& [name, count] : json.at("facts").items())
+    step.facts[name] = count.get<std::int64_t>();
+  for (const auto& [sample, leak] : json.at("leaks").items())
+    step.leaks[sample] = {leak.at("documents").get<std::int64_t>(), leak.at("share").get<double>()};
   return step;
 }
 
@@ -151,6 +155,11 @@ void CurationReport::add(CurationReport other, std::size_t most_examples) {
       for (const auto& [language, count] : languages)
         add_to(steps[i].removed[rule][language], count);
     for (const auto& [name, count] : more.notes) steps[i].notes[name] += count;
+    for (const auto& [sample, leak] : more.leaks) {
+      StepReport::Leak& sum = steps[i].leaks[sample];
+      sum.documents += leak.documents;
+      sum.share = std::max(sum.share, leak.share);
+    }
   }
   for (const auto& [file, counts] : other.inputs) {
     add_to(inputs[file].first, counts.first);
@@ -193,8 +202,20 @@ Table CurationReport::table() const {
       for (const auto& [language, count] : languages)
         if (!language.empty()) row("  in " + language, count);
     }
-    for (const auto& [name, count] : step.notes)
+    const auto count_row = [&](const std::string& name, std::int64_t count) {
       table.add({step.name, name, count, Cell::missing(), Cell::missing()});
+    };
+    for (const auto& [name, count] : step.notes) count_row(name, count);
+    for (const auto& [name, count] : step.facts) count_row(name, count);
+    for (const double share : {0.0, 0.5, 0.8, 1.0}) {
+      const auto found = std::count_if(step.leaks.begin(), step.leaks.end(), [&](const auto& leak) {
+        return leak.second.share >= share;
+      });
+      if (!step.leaks.empty())
+        count_row(
+            share == 0 ? "samples found" : fmt::format("samples found to {:.0f} %", 100 * share),
+            found);
+    }
     row("passed on", step.out);
   }
   return table;

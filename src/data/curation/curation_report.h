@@ -20,11 +20,19 @@ struct TextCount {
 
 // What a step has done.
 struct StepReport {
-  std::string name;
-  TextCount in, out;
+  std::string name = {};
+  TextCount in = {}, out = {};
   // By rule, then language; "" if no step has found one.
-  std::map<std::string, std::map<std::string, TextCount>> removed;
-  std::map<std::string, std::int64_t> notes;
+  std::map<std::string, std::map<std::string, TextCount>> removed = {};
+  std::map<std::string, std::int64_t> notes = {};
+  std::map<std::string, std::int64_t> facts = {};  // of the step itself, not of documents
+  // Samples of evaluation tasks that were found: in how many documents, and the largest share of
+  // the sample in one of them.
+  struct Leak {
+    std::int64_t documents = 0;
+    double share = 0;
+  };
+  std::map<std::string, Leak> leaks = {};
 };
 
 // A document that a rule has removed or changed, shortened.

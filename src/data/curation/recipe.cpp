@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "core/error.h"
@@ -75,6 +77,22 @@ class MaskStep : public DocumentStep {
   PersonalData settings_;
 };
 
+// Documents get members with what the model says.
+class LanguageStep : public DocumentStep {
+ public:
+  explicit LanguageStep(const LanguageFilter& settings) : settings_(settings) { settings_.open(); }
+  std::string_view apply(CuratedDocument& document, StepContext&) const override {
+    const LanguageGuess guess = settings_.guess(document.text);
+    document.language = guess.label;
+    document.members.set("language", nlohmann::json(document.language).dump());
+    document.members.set("language_score", fmt::format("{:.4f}", guess.probability));
+    return settings_.removed_by(guess);
+  }
+
+ private:
+  LanguageFilter settings_;
+};
+
 class FineWeb2Step : public DocumentStep {
  public:
   explicit FineWeb2Step(const FineWeb2& settings)
@@ -97,6 +115,8 @@ std::unique_ptr<DocumentStep> step_of(const Settings& settings) {
       return std::make_unique<MaskStep>(settings);
     else
       return std::make_unique<EditStep<Settings>>(settings);
+  } else if constexpr (std::is_same_v<Settings, LanguageFilter>) {
+    return std::make_unique<LanguageStep>(settings);
   } else if constexpr (std::is_same_v<Settings, FineWeb2>) {
     return std::make_unique<FineWeb2Step>(settings);
   } else if constexpr (requires(const TextMeasures& text) { settings.removed_by(text); }) {
@@ -139,13 +159,16 @@ std::vector<std::filesystem::path> files_of(const Recipe& recipe) {
   std::vector<std::filesystem::path> files;
   for (const RecipeStep& step : recipe.steps) {
     if (step.urls) files.insert(files.end(), step.urls->block.begin(), step.urls->block.end());
+    if (step.language) files.emplace_back(step.language->model);
     if (step.fineweb2) files.emplace_back(step.fineweb2->thresholds);
+    if (step.decontaminate)
+      files.insert(files.end(), step.decontaminate->texts.begin(), step.decontaminate->texts.end());
     if (step.words) files.insert(files.end(), step.words->lists.begin(), step.words->lists.end());
   }
   return files;
 }
 
-std::vector<PreparedStep> prepare(const Recipe& recipe) {
+std::vector<PreparedStep> prepare(const Recipe& recipe, const ReadReferences& read_tasks) {
   std::vector<PreparedStep> prepared;
   for (const RecipeStep& step : recipe.steps)
     visit_step(step, [&]<class Settings>(const char* name, const Settings& settings) {
@@ -153,6 +176,8 @@ std::vector<PreparedStep> prepare(const Recipe& recipe) {
           prepared.emplace_back(PreparedStep{.name = name, .step = {}, .sample = {}});
       if constexpr (std::is_same_v<Settings, Sample>)
         one.sample = settings;
+      else if constexpr (std::is_same_v<Settings, Decontamination>)
+        one.step = make_step(settings, read_tasks);
       else
         one.step = step_of(settings);
     });

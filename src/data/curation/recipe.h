@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "core/yaml_reader.h"
+#include "data/curation/decontamination.h"
+#include "data/curation/language_id.h"
 #include "data/curation/personal_data.h"
 #include "data/curation/steps.h"
 #include "data/curation/text_filters.h"
@@ -27,6 +29,7 @@ void describe(V& v, FineWeb2& f) {
 // One step of a recipe: exactly one of these.
 struct RecipeStep {
   std::optional<Repair> repair;
+  std::optional<LanguageFilter> language;
   std::optional<UrlFilter> urls;
   std::optional<WordFilter> words;
   std::optional<GopherQuality> gopher_quality;
@@ -35,11 +38,13 @@ struct RecipeStep {
   std::optional<FineWebQuality> fineweb_quality;
   std::optional<FineWeb2> fineweb2;
   std::optional<PersonalData> personal_data;
+  std::optional<Decontamination> decontaminate;
   std::optional<Sample> sample;
 };
 template <class V>
 void describe(V& v, RecipeStep& s) {
   v("repair", s.repair);
+  v("language", s.language);
   v("urls", s.urls);
   v("words", s.words);
   v("gopher_quality", s.gopher_quality);
@@ -48,12 +53,14 @@ void describe(V& v, RecipeStep& s) {
   v("fineweb_quality", s.fineweb_quality);
   v("fineweb2", s.fineweb2);
   v("personal_data", s.personal_data);
+  v("decontaminate", s.decontaminate);
   v("sample", s.sample);
 }
 
 // What happens to the documents of a corpus, in this order.
 struct Recipe {
   std::string text_key = "text";
+  WordMode word_mode = WordMode::Tokens;
   bool origin = true;          // documents get a member with their file and line
   std::int64_t examples = 10;  // of removed and changed documents, per rule
   std::vector<RecipeStep> steps;
@@ -61,6 +68,7 @@ struct Recipe {
 template <class V>
 void describe(V& v, Recipe& r) {
   v("text_key", r.text_key);
+  v("word_mode", r.word_mode);
   v("origin", r.origin);
   v("examples", r.examples, between(0, 1000));
   v("steps", r.steps);
@@ -79,6 +87,6 @@ struct PreparedStep {
   std::unique_ptr<DocumentStep> step;
   std::optional<Sample> sample;
 };
-std::vector<PreparedStep> prepare(const Recipe& recipe);
+std::vector<PreparedStep> prepare(const Recipe& recipe, const ReadReferences& read_tasks);
 
 }  // namespace kintsugi

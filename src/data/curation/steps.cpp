@@ -189,23 +189,6 @@ class UrlStep : public DocumentStep {
 
 // ---- words
 
-// Calls `use` with each word: letters, marks and digits in lower case.
-template <class Use>
-void for_each_word(std::string_view text, Use&& use) {
-  const UnicodeClasses& classes = UnicodeClasses::get();
-  std::string word;
-  for (std::size_t i = 0, length = 0; i < text.size(); i += length) {
-    const char32_t c = utf8_decode(text, i, length);
-    if ((classes.of(c) & UnicodeClasses::Word) != 0) {
-      utf8_append(word, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
-    } else if (!word.empty()) {
-      use(word);
-      word.clear();
-    }
-  }
-  if (!word.empty()) use(word);
-}
-
 class WordStep : public DocumentStep {
  public:
   explicit WordStep(const WordFilter& settings)
@@ -254,6 +237,10 @@ class WordStep : public DocumentStep {
 };
 
 }  // namespace
+
+char32_t lower_case(char32_t character) {
+  return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character)));
+}
 
 std::int64_t Sample::copies(const CuratedDocument& document) const {
   double wanted = keep;

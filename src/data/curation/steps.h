@@ -11,13 +11,18 @@
 #include "core/yaml_reader.h"
 #include "data/curation/document.h"
 #include "data/curation/text_measures.h"
+#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 
 // What a thread keeps between documents, and what a step notes beside its verdict.
 class StepContext {
  public:
+  explicit StepContext(WordMode mode = WordMode::Tokens) : measures_(mode) {}
+
   std::map<std::string_view, std::int64_t> notes;  // such as masked addresses, by name
+  // Samples of evaluation tasks in the document, and how much of them.
+  std::vector<std::pair<std::string_view, double>> leaks;
 
   // The measures of the text of the document under way, which steps share.
   const TextMeasures& measures(const CuratedDocument& document) {
@@ -39,7 +44,31 @@ class DocumentStep {
   // Changes the document, or returns the rule by which it is removed, a literal such as
   // "urls.domain"; empty: it is kept.
   virtual std::string_view apply(CuratedDocument& document, StepContext& context) const = 0;
+  // What the report says of the step itself.
+  virtual std::map<std::string, std::int64_t> facts() const { return {}; }
 };
+
+char32_t lower_case(char32_t character);
+
+// Calls use(word) for each word of valid UTF-8: letters, marks and digits in lower case.
+template <class Use>
+void for_each_word(std::string_view text, Use&& use) {
+  const UnicodeClasses& classes = UnicodeClasses::get();
+  std::string word;
+  for (std::size_t i = 0, length = 0; i < text.size(); i += length) {
+    const char32_t c = utf8_decode(text, i, length);
+    if ((classes.of(c) & UnicodeClasses::Word) != 0) {
+      if (c < 0x80)
+        word += static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+      else
+        utf8_append(word, lower_case(c));
+    } else if (!word.empty()) {
+      use(word);
+      word.clear();
+    }
+  }
+  if (!word.empty()) use(word);
+}
 
 // How often a document is in the output: decided by a hash, not by its position, so that it does
 // not depend on how inputs are divided.

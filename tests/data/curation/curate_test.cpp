@@ -303,6 +303,93 @@ TEST_F(Curation, MistakesAreOneSentence) {
   }
 }
 
+// A task with four questions and its answers: which leaks are found, and how much of each question.
+class Decontaminates : public Curation {
+ protected:
+  static std::string words(const std::string& stem, int from, int to) {
+    std::string text;
+    for (int i = from; i < to; ++i) text += fmt::format("{}{} ", stem, i);
+    return text;
+  }
+  void SetUp() override {
+    std::string questions;
+    for (const char* stem : {"red", "blue", "green"})
+      questions +=
+          Json{{"question", words(stem, 0, 30)}, {"answer", words(stem, 30, 40)}}.dump() + "\n";
+    questions += Json{{"question", "too short"}, {"answer", "yes"}}.dump() + "\n";
+    directory_.write("questions.jsonl", questions);
+    directory_.write("quiz.yaml",
+                     "task: quiz\ndataset_path: json\ndataset_kwargs: {data_files: "
+                     "{test: questions.jsonl}}\ntest_split: test\noutput_type: generate_until\n"
+                     "doc_to_text: 'Question: {{question}}'\ndoc_to_target: '{{answer}}'\n");
+  }
+  // The rule that each text is removed by, and the share of each question that was found.
+  std::map<std::string, double> curate_texts(const std::vector<std::string>& texts,
+                                             const std::string& settings) {
+    std::string lines;
+    for (const std::string& text : texts) lines += Json{{"text", text}}.dump() + "\n";
+    directory_.write("corpus.jsonl", lines);
+    directory_.write("r.yaml", "steps:\n  - decontaminate: {tasks: [quiz.yaml]" + settings + "}\n");
+    const Outcome outcome = run_kintsugi(
+        "data curate r.yaml --input corpus.jsonl --output out --overwrite --compression none");
+    EXPECT_EQ(outcome.code, 0) << outcome.error;
+    kept_.clear();
+    for (const Json& one : documents_in(directory_ / "out")) kept_.push_back(one["text"]);
+    std::map<std::string, double> shares;
+    const Json report = Json::parse(content_of("out/curation.json"));
+    facts_ = report["report"]["steps"][0]["facts"];
+    for (const auto& [sample, leak] : report["report"]["steps"][0]["leaks"].items())
+      shares[sample] = leak["share"];
+    return shares;
+  }
+  std::vector<std::string> kept_;
+  Json facts_;
+};
+
+TEST_F(Decontaminates, FindsWhatIsInOrder) {
+  // "Question" and 40 words are 41.
+  const std::string clean = words("other", 0, 100);
+  const std::string verbatim = clean + "QUESTION:" + words("Red", 0, 40) + clean;
+  const std::string half = clean + words("blue", 15, 30) + clean;
+  std::string reordered = clean;
+  for (int i = 29; i >= 0; --i) reordered += fmt::format("green{} ", i);
+  const auto shares = curate_texts({clean, verbatim, half, reordered, "too short yes"}, "");
+  EXPECT_THAT(kept_, ElementsAre(clean, reordered, "too short yes"));
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_DOUBLE_EQ(shares.at("quiz: questions.jsonl line 1"), 1);
+  EXPECT_DOUBLE_EQ(shares.at("quiz: questions.jsonl line 2"), 15.0 / 41);
+  EXPECT_EQ(facts_, (Json{{"quiz: samples", 4}, {"quiz: samples out of reach (too short)", 1}}));
+  // Three short sequences, which 13 words do not cover.
+  const std::string pieces =
+      words("green", 0, 10) + clean + words("green", 10, 20) + clean + words("green", 20, 30);
+  EXPECT_TRUE(curate_texts({pieces}, "").empty());
+  EXPECT_DOUBLE_EQ(
+      curate_texts({pieces}, ", words: 9, fewest_words: 9").at("quiz: questions.jsonl line 3"),
+      30.0 / 41);
+}
+
+TEST_F(Decontaminates, SharesAndCountsAreChoices) {
+  const std::string half = words("blue", 0, 20), most = words("red", 0, 38);
+  curate_texts({half, most}, ", share: 0.8");
+  EXPECT_THAT(kept_, ElementsAre(half));
+  curate_texts({half, most}, ", remove: false");
+  EXPECT_THAT(kept_, ElementsAre(half, most));
+}
+
+// What many questions begin with is no leak.
+TEST_F(Decontaminates, TemplatesAreLeftOut) {
+  const std::string shared = words("common", 0, 20);
+  std::string questions;
+  for (int i = 0; i < 11; ++i)
+    questions +=
+        Json{{"question", shared + words(fmt::format("q{}x", i), 0, 20)}, {"answer", "x"}}.dump() +
+        "\n";
+  directory_.write("questions.jsonl", questions);
+  EXPECT_TRUE(curate_texts({shared + words("mine", 0, 30)}, "").empty());
+  EXPECT_EQ(curate_texts({shared + words("q3x", 0, 20)}, "").size(), 1u);
+  EXPECT_EQ(curate_texts({shared + words("mine", 0, 30)}, ", most_common: 11").size(), 11u);
+}
+
 TEST_F(Curation, TwoJobsOnOneOutputAreRefused) {
   write_corpus();
   const CurateOptions one = options(corpus_recipe(), {"a.jsonl", "b.jsonl"});
