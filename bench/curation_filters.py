@@ -56,8 +56,8 @@ def documents(count):
         yield text_of(page)
 
 
-def verdict(text):
-    words = rules.tokens(text)
+def verdict(text, split):
+    words = split(text)
     removed, left = rules.c4(text, {})
     return " ".join([rules.quality(text, words, {}), rules.repetition(text, words, {}),
                      rules.fineweb(text, words, {}), removed, str(len(left))])
@@ -75,21 +75,21 @@ def rate(texts, judge, seconds=8):
     return size / (time.process_time() - begin) / 1e6
 
 
-def measure(texts):
+def measure(texts, split):
     def all_words(text):
-        words = rules.tokens(text)
+        words = split(text)
         rules.repetition(text, words, REPETITION)
         list(rules.fineweb_measures(text, words, 30) if text.strip() else [])
         rules.quality(text, words, QUALITY)
 
     return {
-        "gopher_quality": rate(texts, lambda t: rules.quality(t, rules.tokens(t), QUALITY)),
-        "gopher_repetition": rate(texts, lambda t: rules.repetition(t, rules.tokens(t), REPETITION)),
+        "gopher_quality": rate(texts, lambda t: rules.quality(t, split(t), QUALITY)),
+        "gopher_repetition": rate(texts, lambda t: rules.repetition(t, split(t), REPETITION)),
         "fineweb_quality": rate(
-            texts, lambda t: list(rules.fineweb_measures(t, rules.tokens(t), 30) if t.strip() else [])),
+            texts, lambda t: list(rules.fineweb_measures(t, split(t), 30) if t.strip() else [])),
         "c4": rate(texts, lambda t: rules.c4(t, {})),
         "nfc+gopher_quality": rate(texts, lambda t: rules.quality(
-            unicodedata.normalize("NFC", t), rules.tokens(unicodedata.normalize("NFC", t)), QUALITY)),
+            unicodedata.normalize("NFC", t), split(unicodedata.normalize("NFC", t)), QUALITY)),
         "all": rate(texts, all_words)}
 
 
@@ -97,7 +97,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bench", required=True)
     parser.add_argument("--documents", type=int, default=10000)
+    parser.add_argument("--words", choices=sorted(rules.WORDS), default="tokens")
     options = parser.parse_args()
+    split = rules.WORDS[options.words]
     texts = []
     for text in documents(options.documents):
         texts.append(text)
@@ -110,18 +112,18 @@ def main():
         with open(path, "w", encoding="utf-8") as file:
             for text in texts:
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-        command = [options.bench, "--input", path, "--verdicts", verdicts]
+        command = [options.bench, "--input", path, "--verdicts", verdicts, "--words", options.words]
         ours = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         with open(verdicts, encoding="utf-8") as file:
             found = file.read().split("\n")[:-1]
-    python = measure(texts[:: max(1, len(texts) // 2000)])
+    python = measure(texts[:: max(1, len(texts) // 2000)], split)
     for line in ours.splitlines():
         name, speed = line.split()[:2]
         print("%-20s %8.2f MB/s, Python %6.2f MB/s: %.0f times"
               % (name, float(speed), python[name], float(speed) / python[name]), flush=True)
     different, reasons = 0, {}
     for text, mine in zip(texts, found):
-        expected = verdict(text)
+        expected = verdict(text, split)
         for rule in expected.split(" ")[:4]:
             reasons[rule or "kept"] = reasons.get(rule or "kept", 0) + 1
         if expected != mine:

@@ -165,15 +165,17 @@ const TextMeasures::Repeated& TextMeasures::newline_parts() const {
 
 const TextMeasures::Joined& TextMeasures::joined() const {
   if (joined_known_) return joined_;
+  if (text_.size() >> 32 != 0)
+    failure("a document of {} bytes is too long to look for repeated words", text_.size());
   const std::size_t count = words().size();
   joined_.bytes.clear();
   for (std::vector<std::uint64_t>* part : {&joined_.sum, &joined_.inverse}) part->resize(count + 1);
   joined_.begin.resize(count + 1);
   joined_.before.resize(count + 1);
   std::uint64_t sum = 0, power = 1, inverse = 1;
-  std::int64_t characters = 0;
+  std::uint32_t characters = 0;
   for (std::size_t i = 0; i <= count; ++i) {
-    joined_.begin[i] = joined_.bytes.size();
+    joined_.begin[i] = static_cast<std::uint32_t>(joined_.bytes.size());
     joined_.before[i] = characters;
     joined_.sum[i] = sum;
     joined_.inverse[i] = inverse;
@@ -201,21 +203,26 @@ std::string_view TextMeasures::bytes_of(std::size_t word, std::size_t n) const {
 
 void TextMeasures::clear_slots() const { slots_.assign(slots_for(words_.size()), Slot{}); }
 
-// The first word in slots_ from which n words have the same characters; this one if there is none,
-// which is then added.
-std::size_t TextMeasures::first_equal(std::size_t word, std::size_t n) const {
-  const std::uint64_t hash = hash_of(word, n);
+// The place in slots_ with this hash that is equal to `place`; if there is none, `place` is added.
+template <class Equal>
+std::size_t TextMeasures::find_or_add(std::uint64_t hash, std::size_t place, Equal&& equal) const {
   const std::size_t mask = slots_.size() - 1;
+  const auto tag = static_cast<std::uint32_t>(hash >> 32);
   for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
     Slot& slot = slots_[at];
-    if (slot.place == 0) return slot = {hash, word + 1}, word;
-    if (slot.key == hash && bytes_of(slot.place - 1, n) == bytes_of(word, n)) return slot.place - 1;
+    if (slot.place == 0) return slot = {tag, static_cast<std::uint32_t>(place + 1)}, place;
+    if (slot.tag == tag && equal(slot.place - 1)) return slot.place - 1;
   }
+}
+
+// The first word in slots_ from which n words have the same characters.
+std::size_t TextMeasures::first_equal(std::size_t word, std::size_t n) const {
+  return find_or_add(hash_of(word, n), word,
+                     [&](std::size_t other) { return bytes_of(other, n) == bytes_of(word, n); });
 }
 
 void TextMeasures::find_first_words() const {
   const std::size_t count = joined().begin.size() - 1;
-  if (count >> 32 != 0) failure("a document of {} words is too long to compare", count);
   clear_slots();
   first_words_.resize(count);
   for (std::size_t i = 0; i < count; ++i)
@@ -229,17 +236,19 @@ void TextMeasures::find_first_words() const {
 void TextMeasures::lengthen_grams() const {
   const auto before = static_cast<std::size_t>(grams_++);
   if (first_.empty()) return;
-  first_.pop_back();
-  clear_slots();
+  previous_.swap(first_);
+  first_.resize(previous_.size() - 1);
   count_.assign(first_.size(), 0);
-  const std::size_t mask = slots_.size() - 1;
+  clear_slots();
   for (std::size_t i = 0; i < first_.size(); ++i) {
-    const std::uint64_t key = std::uint64_t{first_[i]} << 32 | first_words_[i + before];
-    std::size_t at = mixed_hash(key * kRollingBase) & mask;
-    while (slots_[at].place != 0 && slots_[at].key != key) at = (at + 1) & mask;
-    if (slots_[at].place == 0) slots_[at] = {key, i + 1};
-    first_[i] = static_cast<std::uint32_t>(slots_[at].place - 1);
-    ++count_[first_[i]];
+    const std::uint64_t key = std::uint64_t{previous_[i]} << 32 | first_words_[i + before];
+    const std::size_t first =
+        find_or_add(mixed_hash(key * kRollingBase), i, [&](std::size_t other) {
+          return previous_[other] == previous_[i] &&
+                 first_words_[other + before] == first_words_[i + before];
+        });
+    first_[i] = static_cast<std::uint32_t>(first);
+    ++count_[first];
   }
 }
 
@@ -247,8 +256,8 @@ std::int64_t TextMeasures::top_characters() const {
   if (first_.empty()) return 0;
   const auto n = static_cast<std::size_t>(grams_);
   const auto top = static_cast<std::size_t>(std::ranges::max_element(count_) - count_.begin());
-  const std::int64_t characters = joined_.before[top + n] - joined_.before[top] + grams_ - 1;
-  return characters * count_[top];
+  const std::int64_t characters = joined_.before[top + n] - joined_.before[top];
+  return (characters + grams_ - 1) * count_[top];
 }
 
 std::int64_t TextMeasures::top_n_gram_characters(int n) const {

@@ -84,20 +84,22 @@ class TextMeasures {
   // The words without white space between them, with a rolling hash.
   struct Joined {
     std::string bytes = {};
-    std::vector<std::size_t> begin = {};      // of each word, and the end
-    std::vector<std::int64_t> before = {};    // characters before each word, and all
+    std::vector<std::uint32_t> begin = {};    // of each word, and the end
+    std::vector<std::uint32_t> before = {};   // characters before each word, and all
     std::vector<std::uint64_t> sum = {};      // of byte x base^position before each word
     std::vector<std::uint64_t> inverse = {};  // base^-position of each word
   };
   struct Slot {
-    std::uint64_t key = 0;
-    std::uint64_t place = 0;  // + 1; 0: free
+    std::uint32_t tag = 0;    // of the hash
+    std::uint32_t place = 0;  // + 1; 0: free
   };
 
   Repeated repeated_parts(std::string_view text, std::size_t least_newlines) const;
   const Joined& joined() const;
   std::uint64_t hash_of(std::size_t word, std::size_t n) const;
   std::string_view bytes_of(std::size_t word, std::size_t n) const;
+  template <class Equal>
+  std::size_t find_or_add(std::uint64_t hash, std::size_t place, Equal&& equal) const;
   std::size_t first_equal(std::size_t word, std::size_t n) const;
   void clear_slots() const;
   void find_first_words() const;
@@ -120,12 +122,13 @@ class TextMeasures {
   mutable std::vector<Slot> slots_;
   mutable std::vector<std::uint32_t> first_words_;  // where the word at each place is first
   mutable std::vector<std::uint32_t> first_;        // and the grams_ words from there on
+  mutable std::vector<std::uint32_t> previous_;     // first_ of one word less
   mutable std::vector<std::uint32_t> count_;  // of these that begin at a place for the first time
   mutable int grams_ = 0;
   mutable std::array<std::int64_t, kLongestTop + 1> top_ = {};
 };
 
-// Repeated parts of a text: for_each(part) for the parts between `least` or more newlines.
+// f(part) for the parts of a text between `least` or more newlines.
 template <class F>
 void for_each_part(std::string_view text, std::size_t least, F&& f) {
   std::size_t begin = 0;

@@ -237,24 +237,44 @@ std::string_view take_line(std::string_view& text) {
 
 // ---- words
 
-void WordSplitter::split(std::string_view text, std::vector<Word>& words) {
+WordSplitter::Chunk WordSplitter::scan(std::string_view text) const {
   const TextClasses& classes = *classes_;
-  for (std::size_t i = 0, length = 1; i < text.size(); i += length) {
-    const std::size_t begin = i;
-    std::size_t continuations = 0;  // bytes that do not begin a character
-    std::uint32_t bits = 0;
-    for (; i < text.size(); i += length) {
-      const std::uint32_t found = classes.at(text, i, length);
+  Chunk chunk;
+  std::size_t i = 0, continuations = 0;  // bytes that do not begin a character
+  for (std::uint32_t found = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80) {
+      found = classes.of_ascii(byte);
       if ((found & TextClasses::Space) != 0) break;
-      bits |= found;
+      ++i;
+    } else {
+      std::size_t length = 0;
+      found = classes.of(utf8_decode(text, i, length));
+      if ((found & TextClasses::Space) != 0) break;
+      i += length;
       continuations += length - 1;
     }
-    if (i == begin) continue;
-    const std::string_view chunk(text.data() + begin, i - begin);
-    if (mode_ == WordMode::Whitespace || !may_split(bits))
-      words.push_back({chunk, static_cast<std::uint32_t>(chunk.size() - continuations), bits});
-    else if (!split_mark(chunk, words))
-      split_chunk(chunk, words);
+    chunk.bits |= found;
+  }
+  chunk.bytes = i;
+  chunk.characters = static_cast<std::uint32_t>(i - continuations);
+  return chunk;
+}
+
+void WordSplitter::split(std::string_view text, std::vector<Word>& words) {
+  while (!text.empty()) {
+    const Chunk chunk = scan(text);
+    const std::string_view word(text.data(), chunk.bytes);
+    text.remove_prefix(chunk.bytes);
+    if (word.empty()) {
+      std::size_t length = 0;
+      classes_->at(text, 0, length);
+      text.remove_prefix(length);
+    } else if (mode_ == WordMode::Whitespace || !may_split(chunk.bits)) {
+      words.push_back({word, chunk.characters, chunk.bits});
+    } else if (!split_mark(word, words)) {
+      split_chunk(word, words);
+    }
   }
 }
 

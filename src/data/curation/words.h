@@ -54,6 +54,7 @@ class TextClasses {
 
   static const TextClasses& get();  // initialized on first use
   std::uint32_t of(char32_t c) const { return c < 0x110000 ? pages_[page_[c >> 8]][c & 0xFF] : 0; }
+  std::uint32_t of_ascii(unsigned char c) const { return ascii_[c]; }
   // Of the character at `position`, which has `length` bytes.
   std::uint32_t at(std::string_view text, std::size_t position, std::size_t& length) const {
     const auto byte = static_cast<unsigned char>(text[position]);
@@ -110,6 +111,11 @@ class WordSplitter {
     std::uint32_t bits;
     std::size_t at;
   };
+  struct Chunk {  // up to white space
+    std::size_t bytes = 0;
+    std::uint32_t characters = 0, bits = 0;
+  };
+  Chunk scan(std::string_view text) const;
   static bool may_split(std::uint32_t bits);
   bool split_mark(std::string_view chunk, std::vector<Word>& words) const;
   void split_chunk(std::string_view chunk, std::vector<Word>& words);
