@@ -187,21 +187,8 @@ class DedupTextWriter {
   }
 
   void write() {
-    for (std::size_t at = 0; at < text_.size();) {
-      const char letter = ascii_letter(at);
-      if (letter == '\0') {
-        at = write_other(at);
-        continue;
-      }
-      if (letter == ' ') {
-        end_word();
-        ++at;
-        continue;
-      }
-      put(letter);
-      for (char next; ++at < text_.size() && (next = ascii_letter(at)) > ' ';)
-        out_[length_++] = next;
-    }
+    for (std::size_t at = write_ascii(0); at < text_.size(); at = write_ascii(at))
+      at = write_other(at);
     write_marks();
     out_.resize(length_);
   }
@@ -217,12 +204,10 @@ class DedupTextWriter {
     put_in_order(c);
   }
   void put_in_order(char c) {
-    if (!in_word_) {
-      if (!result_.words.empty()) out_[length_++] = ' ';
-      result_.words.push_back(static_cast<std::uint32_t>(length_));
-      in_word_ = true;
-    }
-    out_[length_++] = c;
+    char* to = out_.data() + length_;
+    if (!in_word_) in_word_ = begin_word(to, out_.data());
+    *to++ = c;
+    length_ = static_cast<std::size_t>(to - out_.data());
   }
   void end_word() {
     write_marks();
@@ -234,8 +219,10 @@ class DedupTextWriter {
     for (const char c : characters) put(c);
   }
 
-  // In lower case, or a space; NUL: something else.
-  char ascii_letter(std::size_t at) const {
+  // Writes letters and spaces up to something else, and returns where that is. With variables of
+  // its own, because the written characters might change those of this object.
+  std::size_t write_ascii(std::size_t at) {
+    // In lower case, or a space; NUL: something else.
     static constexpr std::array<char, 256> kLower = [] {
       std::array<char, 256> lower{};
       for (std::size_t c = 0; c < 0x80; ++c) lower[c] = c >= '0' && c <= '9' ? '\0' : ' ';
@@ -243,7 +230,24 @@ class DedupTextWriter {
         lower[static_cast<unsigned char>(c)] = lower[static_cast<unsigned char>(c - 32)] = c;
       return lower;
     }();
-    return kLower[static_cast<unsigned char>(text_[at])];
+    if (at < text_.size() && static_cast<unsigned char>(text_[at]) < 0x80) write_marks();
+    const char *from = text_.data() + at, *const end = text_.data() + text_.size();
+    char *const begin = out_.data(), *to = begin + length_;
+    bool inside = in_word_;
+    for (; from != end; ++from) {
+      const char letter = kLower[static_cast<unsigned char>(*from)];
+      if (letter == '\0') break;
+      inside = letter != ' ' && (inside || begin_word(to, begin));
+      if (inside) *to++ = letter;
+    }
+    in_word_ = inside;
+    length_ = static_cast<std::size_t>(to - begin);
+    return static_cast<std::size_t>(from - text_.data());
+  }
+  bool begin_word(char*& to, const char* begin) {
+    if (!result_.words.empty()) *to++ = ' ';
+    result_.words.push_back(static_cast<std::uint32_t>(to - begin));
+    return true;
   }
 
   std::size_t write_other(std::size_t at) {
