@@ -133,7 +133,8 @@ void add_data_curate(CLI::App& data) {
       "DIR of documents-00000.jsonl.zst and so on, and curation.json, which says what each step "
       "did",
       kRequired);
-  add("--compression", command->compression, "zstd, gzip or none", kShowDefault);
+  add("--compression", command->compression, "of the output",
+      CLI::IsMember({"zstd", "gzip", "none"}), kShowDefault);
   add("--skip-invalid", options.skip_invalid,
       "skip and report malformed records and damaged parts of files instead of stopping");
   add("--threads", options.threads, "0: one per core", whole_number(between(0, 4096)),
