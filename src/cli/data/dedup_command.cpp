@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "cli/commands.h"
@@ -100,12 +100,13 @@ void report(const DedupCommand& command, const DedupReport& result) {
     log_info("{}: nothing to do, all was done before (--overwrite starts over)", command.output);
   log_info("{} documents, {} empty, {} without a signature, {} pairs", result.documents,
            result.empty, result.without_signature, result.pairs);
-  if (command.stage == "all" || command.stage == "remove" || command.stage == "clusters")
+  const double share = 100.0 * static_cast<double>(result.duplicates) /
+                       static_cast<double>(std::max<std::int64_t>(result.documents, 1));
+  if (command.stage == "clusters")
+    log_info("{} clusters, {} duplicates ({:.2f} %)", result.clusters, result.duplicates, share);
+  if (command.stage == "all" || command.stage == "remove")
     log_info("{} clusters, {} duplicates removed ({:.2f} %), {} documents kept in {}/kept",
-             result.clusters, result.duplicates,
-             100.0 * static_cast<double>(result.duplicates) /
-                 static_cast<double>(std::max<std::int64_t>(result.documents, 1)),
-             result.kept, command.output);
+             result.clusters, result.duplicates, share, result.kept, command.output);
 }
 
 void run_dedup(DedupCommand& command) {
