@@ -28,6 +28,7 @@ float shifted_log(float x) { return static_cast<float>(std::log(x + 1e-5)); }
 
 // fastText's table of 512 values.
 float table_sigmoid(float x) {
+  if (std::isnan(x)) return x;
   if (x < -8) return 0;
   if (x > 8) return 1;
   const auto step = static_cast<std::int64_t>((x + 8) * 512 / 8 / 2);
