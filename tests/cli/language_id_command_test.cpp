@@ -116,8 +116,8 @@ TEST_F(LanguageIdCommand, SeparatesManualPages) {
     tested[language] = fmt::format("'{}_test/*' ", language);
   }
   if (tested.size() < 4) GTEST_SKIP() << "few manual pages are installed";
-  const Outcome trained =
-      run_kintsugi("data train-language-id --output m.bin --buckets 100k --epochs 2 --input " + inputs);
+  const Outcome trained = run_kintsugi(
+      "data train-language-id --output m.bin --buckets 100k --epochs 2 --input " + inputs);
   ASSERT_EQ(trained.code, 0) << trained.error;
   int right = 0, all = 0;
   for (const auto& [language, files] : tested) {

@@ -28,6 +28,7 @@ float shifted_log(float x) { return static_cast<float>(std::log(x + 1e-5)); }
 
 // fastText's table of 512 values.
 float table_sigmoid(float x) {
+  if (std::isnan(x)) return x;
   if (x < -8) return 0;
   if (x > 8) return 1;
   const auto step = static_cast<std::int64_t>((x + 8) * 512 / 8 / 2);
@@ -109,17 +110,35 @@ struct LanguageModel::Matrix {
     return norm_codes != nullptr ? norms[norm_codes[row]] : 1;
   }
 
-  void prefetch(std::int64_t row) const {
-    if (floats != nullptr) __builtin_prefetch(floats + 4 * row * columns);
-  }
-
-  void add_row(std::int64_t row, std::span<float> sum) const {
-    if (floats != nullptr) {
-      const std::byte* const values = floats + 4 * row * columns;
-      for (std::int64_t i = 0; i < columns; ++i)
-        sum[static_cast<std::size_t>(i)] += float_at(values, i);
+  // Adds the rows to `sum` in their order.
+  void add_rows(std::span<const std::int32_t> rows, std::span<float> sum) const {
+    if (floats == nullptr) {
+      for (const std::int32_t row : rows) add_codes(row, sum);
       return;
     }
+    std::int64_t first = 0;
+    for (; first + 16 <= columns; first += 16) add_columns<16>(rows, first, sum);
+    for (; first + 4 <= columns; first += 4) add_columns<4>(rows, first, sum);
+    for (; first < columns; ++first) add_columns<1>(rows, first, sum);
+  }
+
+  // So many columns, which stay in registers.
+  template <std::int64_t kCount>
+  void add_columns(std::span<const std::int32_t> rows, std::int64_t first,
+                   std::span<float> sum) const {
+    std::array<float, kCount> total{};
+    const std::byte* const begin = floats + 4 * first;
+    for (std::size_t k = 0; k < rows.size(); ++k) {
+      if (k + kPrefetched < rows.size())
+        __builtin_prefetch(begin + 4 * columns * rows[k + kPrefetched]);
+      const std::byte* const values = begin + 4 * columns * rows[k];
+      for (std::int64_t i = 0; i < kCount; ++i)
+        total[static_cast<std::size_t>(i)] += float_at(values, i);
+    }
+    std::copy(total.begin(), total.end(), sum.begin() + first);
+  }
+
+  void add_codes(std::int64_t row, std::span<float> sum) const {
     const float norm = norm_codes != nullptr ? norms[norm_codes[row]] : 1;
     for_codes(row, [&](std::int64_t first, const float* values, std::int64_t count) {
       for (std::int64_t i = 0; i < count; ++i)
@@ -338,6 +357,12 @@ std::vector<std::int32_t> LanguageModel::rows_of(std::string_view text) const {
   std::vector<std::int32_t> rows, hashes;
   std::string marked;
   const auto buckets = static_cast<std::uint32_t>(arguments_.bucket);
+  // Remainders of 32 bits by two multiplications (Lemire, Kaser and Kurz, 2019).
+  const std::uint64_t inverse = buckets > 0 ? ~std::uint64_t{0} / buckets + 1 : 0;
+  const auto remainder = [&](std::uint32_t value) {
+    return static_cast<std::uint64_t>(static_cast<unsigned __int128>(inverse * value) * buckets >>
+                                      64);
+  };
   for (std::string_view word; word != kEndOfLine;) {
     if (!next_fasttext_word(text, word)) word = kEndOfLine;
     const std::uint32_t hash = fasttext_hash(word);
@@ -348,7 +373,7 @@ std::vector<std::int32_t> LanguageModel::rows_of(std::string_view text) const {
     if (word == kEndOfLine || arguments_.max_n == 0) continue;
     marked.assign("<").append(word).append(">");
     for_each_ngram(marked, arguments_.min_n, arguments_.max_n,
-                   [&](std::uint32_t ngram) { add_bucket(ngram % buckets, rows); });
+                   [&](std::uint32_t ngram) { add_bucket(remainder(ngram), rows); });
   }
   const auto extended = [&](std::size_t i) {  // by its sign
     return static_cast<std::uint64_t>(static_cast<std::int64_t>(hashes[i]));
@@ -367,10 +392,7 @@ std::vector<std::int32_t> LanguageModel::rows_of(std::string_view text) const {
 
 std::vector<float> LanguageModel::hidden_of(std::span<const std::int32_t> rows) const {
   std::vector<float> hidden(static_cast<std::size_t>(arguments_.dim));
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i + kPrefetched < rows.size()) input_->prefetch(rows[i + kPrefetched]);
-    input_->add_row(rows[i], hidden);
-  }
+  input_->add_rows(rows, hidden);
   const auto scale = static_cast<float>(1.0 / static_cast<double>(rows.size()));
   for (float& value : hidden) value *= scale;
   return hidden;

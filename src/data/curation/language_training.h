@@ -52,7 +52,7 @@ LanguageCorpus read_language_corpus(const std::vector<LanguageFiles>& languages,
 struct LanguageTrainingOptions {
   FastTextArguments arguments = {};
   int epochs = 5;
-  double learning_rate = 0.5;
+  double learning_rate = 0.2;
   int threads = 0;             // 0: one per core
   ProgressCall progress = {};  // in pieces of text
 };

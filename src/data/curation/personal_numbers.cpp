@@ -420,7 +420,7 @@ Match find_phone(View text, std::size_t i, const std::vector<std::string>& count
   if (const std::size_t end = american_end(text, i); end > 0 && is_chosen(countries, "US"))
     return MaskedSpan{PersonalDataKind::Phone, i - 1, end};
   const PhoneDigits phone = phone_digits(text, i);
-  if (phone.digits.size() < 8) return {};
+  if (phone.digits.size() < 7) return {};
   const std::size_t zeros = international ? 0 : phone.digits.starts_with("00") ? 2 : 9;
   std::size_t end = 0;
   for (const PhonePlan& plan : kPhonePlans) {

@@ -120,6 +120,20 @@ TEST(PersonalData, OnlyNumbersOfTheChosenCountriesAreFound) {
             "no number of the country 'Spain' is known; countries are two letters, such as NL");
 }
 
+TEST(PersonalData, IsConfiguredByKeys) {
+  const YamlDocument document(
+      "{email: null, phone: '[phone]', countries: [NL, ES], style: shape, seed: 7}", "recipe.yaml");
+  const std::vector<std::string> keys;
+  PersonalData settings;
+  YamlReader(document, keys).read(settings);
+  EXPECT_EQ(settings.email, std::nullopt);
+  EXPECT_EQ(settings.phone, "[phone]");
+  EXPECT_EQ(settings.iban, "<iban-pii>");
+  EXPECT_EQ(settings.countries, (std::vector<std::string>{"NL", "ES"}));
+  EXPECT_EQ(settings.style, MaskStyle::Shape);
+  EXPECT_EQ(settings.seed, 7);
+}
+
 // No input takes time that grows faster than its length.
 TEST(PersonalData, HostileTextIsReadOnce) {
   for (const std::string_view unit : {"@", "a@", "1", "1 ", "1.", "a.", ".@", "2a00:", "+31 ",
