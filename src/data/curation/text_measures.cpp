@@ -113,7 +113,7 @@ const TextMeasures::FilledLines& TextMeasures::filled_lines() const {
   if (filled_lines_known_) return filled_lines_;
   filled_lines_.characters.clear();
   filled_lines_.ended = filled_lines_.repeated_characters = 0;
-  strings_.clear(static_cast<std::size_t>(newlines()) + 1);
+  strings_.clear(newlines() + 1);
   for_each_part(text_, 1, [&](std::string_view line) {
     if (strip_space(line).empty()) return;
     const std::int64_t length = character_count(line);
@@ -127,21 +127,41 @@ const TextMeasures::FilledLines& TextMeasures::filled_lines() const {
 
 // ---- repeated parts
 
-void TextMeasures::StringSet::clear(std::size_t most) { entries_.assign(slots_for(most), Entry{}); }
+void TextMeasures::StringSet::clear(std::int64_t expected) {
+  entries_.assign(slots_for(static_cast<std::size_t>(std::min<std::int64_t>(expected, 1024))), {});
+  count_ = 0;
+}
 
-bool TextMeasures::StringSet::insert(std::string_view text) {
-  const std::size_t hash = std::hash<std::string_view>{}(text), mask = entries_.size() - 1;
+// The entry of the text, or a free one.
+TextMeasures::StringSet::Entry& TextMeasures::StringSet::find(std::size_t hash,
+                                                              std::string_view text) {
+  const std::size_t mask = entries_.size() - 1;
   for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
     Entry& entry = entries_[at];
-    if (!entry.used) return entry = {hash, text, true}, true;
-    if (entry.hash == hash && entry.text == text) return false;
+    if (entry.text.data() == nullptr || (entry.hash == hash && entry.text == text)) return entry;
   }
+}
+
+bool TextMeasures::StringSet::insert(std::string_view text) {
+  const std::size_t hash = std::hash<std::string_view>{}(text);
+  Entry& entry = find(hash, text);
+  if (entry.text.data() != nullptr) return false;
+  entry = {hash, text};
+  if (2 * ++count_ > entries_.size()) grow();
+  return true;
+}
+
+void TextMeasures::StringSet::grow() {
+  std::vector<Entry> before(2 * entries_.size());
+  before.swap(entries_);
+  for (const Entry& entry : before)
+    if (entry.text.data() != nullptr) find(entry.hash, entry.text) = entry;
 }
 
 TextMeasures::Repeated TextMeasures::repeated_parts(std::string_view text,
                                                     std::size_t least_newlines) const {
   Repeated found;
-  strings_.clear(static_cast<std::size_t>(newlines()) + 1);
+  strings_.clear(newlines() + 1);
   for_each_part(text, least_newlines, [&](std::string_view part) {
     ++found.pieces;
     if (strings_.insert(part)) return;

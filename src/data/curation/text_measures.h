@@ -70,16 +70,18 @@ class TextMeasures {
   // Strings, to find earlier equal ones.
   class StringSet {
    public:
-    void clear(std::size_t most);
+    void clear(std::int64_t expected);
     bool insert(std::string_view text);  // false if it is there
 
    private:
     struct Entry {
       std::size_t hash = 0;
-      std::string_view text = {};
-      bool used = false;
+      std::string_view text = {};  // without data: free
     };
+    Entry& find(std::size_t hash, std::string_view text);
+    void grow();
     std::vector<Entry> entries_;
+    std::size_t count_ = 0;
   };
   // The words without white space between them, with a rolling hash.
   struct Joined {
