@@ -11,7 +11,7 @@
 
 #include "core/child_output.h"
 #include "core/file.h"
-#include "core/http_post.h"
+#include "http/http_post.h"
 #include "support/captured_log.h"
 #include "support/errors.h"
 #include "support/small_run.h"

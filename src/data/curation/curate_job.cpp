@@ -10,7 +10,6 @@
 #include <optional>
 #include <thread>
 
-#include "core/append_file.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/file_lock.h"
@@ -20,6 +19,7 @@
 #include "core/units.h"
 #include "data/corpora/corpus_journal.h"
 #include "data/corpora/corpus_pipeline.h"
+#include "data/stores/append_file.h"
 #include "data/tokenizers/unicode.h"
 
 namespace kintsugi {

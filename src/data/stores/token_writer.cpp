@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "core/append_file.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "data/stores/append_file.h"
 
 namespace kintsugi {
 namespace {

@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/http_post.h"
 #include "data/sampling/megatron_order.h"
 #include "data/sampling/packing_index.h"
+#include "http/http_post.h"
 #include "model/families/family.h"
 #include "model/fp8.h"
 #include "model/lora.h"

@@ -9,8 +9,8 @@
 
 #include "core/child_output.h"
 #include "core/error.h"
-#include "core/http_post.h"
 #include "core/log.h"
+#include "http/http_post.h"
 
 namespace kintsugi {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/http_post.h"
+#include "http/http_post.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

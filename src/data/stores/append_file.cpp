@@ -1,4 +1,4 @@
-#include "core/append_file.h"
+#include "data/stores/append_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
