@@ -44,8 +44,8 @@ const std::map<std::string, Folders> kBelow = {
      {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
       "plan", "train"}},
     {"train",
-     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
-      "serve", "eval"}},
+     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "http",
+      "report", "serve", "eval"}},
 };
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.find('/')); }

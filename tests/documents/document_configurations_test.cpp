@@ -20,7 +20,8 @@ namespace {
 
 // Blocks that begin with these keys are other files: a task, a machine, a matrix of runs, a
 // campaign.
-const std::set<std::string> kOtherFiles = {"task", "topology", "matrix", "name", "campaign"};
+const std::set<std::string> kOtherFiles = {"task", "topology", "matrix",
+                                           "name", "campaign", "steps"};
 
 // With what the block leaves out, and a preset for weights that are not here.
 std::string completed(YAML::Node config) {

@@ -201,13 +201,14 @@ class Job {
 
   CurateResult run(const std::function<bool(const CurateProgress&)>& progress) {
     check_inputs();
+    const Curator curator(options_);
     fs::create_directories(directory_);
     const auto lock = take_lock();
     if (!prepare_output()) {
       result_.state = CurateResult::State::WasComplete;
     } else {
       try {
-        if (!journal_.all_written) write(progress);
+        if (!journal_.all_written) write(curator, progress);
       } catch (...) {
         give_up();
         throw;
@@ -231,7 +232,10 @@ class Job {
             "{} is not a regular file: an interrupted job must be able to read its inputs again",
             input.string());
     std::vector<fs::path> read = options_.inputs;
-    for (const fs::path& file : files_of(options_.recipe)) read.push_back(file);
+    for (const fs::path& file : files_of(options_.recipe)) {
+      if (!fs::is_regular_file(file)) user_error("the recipe's {} is no file", file.string());
+      read.push_back(file);
+    }
     refuse_inputs_as_output("--output", directory_, {.inputs = read});
   }
 
@@ -287,8 +291,7 @@ class Job {
     return true;
   }
 
-  void write(const std::function<bool(const CurateProgress&)>& progress) {
-    const Curator curator(options_);
+  void write(const Curator& curator, const std::function<bool(const CurateProgress&)>& progress) {
     const int threads = options_.threads > 0
                             ? options_.threads
                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

@@ -166,8 +166,8 @@ TEST_F(Curation, AddressesAreFoundHoweverTheyAreWritten) {
   const auto step = make_step(UrlFilter{.key = "u", .block = {(directory_ / "list").string()}});
   const auto rule = [&](const std::string& url) {
     StepContext context;
-    CuratedDocument document =
-        CuratedDocument::of_object(Json{{"text", ""}, {"u", url}}.dump(), "text", "f", 1);
+    const std::string object = Json{{"text", ""}, {"u", url}}.dump();
+    CuratedDocument document = CuratedDocument::of_object(object, "text", "f", 1);
     return std::string(step->apply(document, context));
   };
   for (const char* url : {"http://bad.fi", "https://a.b.BAD.fi/x", "bad.fi:80/", "www.bad.fi"})
@@ -286,7 +286,7 @@ TEST_F(Curation, MistakesAreOneSentence) {
   EXPECT_EQ(content_of("other/notes.txt"), "mine");
   directory_.write("broken.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n");
   EXPECT_THAT(mistake("r.yaml --input broken.jsonl --output new"),
-              HasSubstr("broken.jsonl line 2"));
+              HasSubstr("broken.jsonl, line 2"));
   EXPECT_EQ(
       run_kintsugi("data curate r.yaml --input broken.jsonl --output new --skip-invalid").code, 0);
   for (const auto& [recipe, problem] : std::vector<std::pair<std::string, std::string>>{
