@@ -28,8 +28,8 @@ steps:
 EOF
 "$kintsugi" data curate recipe.yaml --input 'raw/*.jsonl' --output curated --overwrite
 "$kintsugi" data dedup 'curated/documents-*' --output unique --overwrite
-"$kintsugi" data train-tokenizer --input 'unique/kept/*' --vocab 4096 --output tokenizer --overwrite
-"$kintsugi" data tokenize --input 'unique/kept/*' --tokenizer tokenizer --output store --overwrite
+"$kintsugi" data train-tokenizer --input 'unique/kept/*.jsonl.zst' --vocab 4096 --output tokenizer --overwrite
+"$kintsugi" data tokenize --input 'unique/kept/*.jsonl.zst' --tokenizer tokenizer --output store --overwrite
 
 cat > run.yaml << EOF
 model: {preset: llama-tiny}
@@ -40,4 +40,4 @@ train: {steps: 100, eval_every: 50}
 run: {dir: run}
 EOF
 "$kintsugi" train run.yaml
-"$kintsugi" eval --checkpoint run --tasks "$tasks" --output results --overwrite
+"$kintsugi" eval --checkpoint run --tasks "$tasks" --output results

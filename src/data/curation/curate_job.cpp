@@ -191,7 +191,8 @@ class Curator {
 
 // ---- the job
 
-bool is_own_file(const std::string& name) {
+bool is_own_file(std::string name) {
+  if (name.ends_with(".tmp")) name.resize(name.size() - 4);
   return name == kReport || name == kJournal || name == ".lock" || name.starts_with(kShard);
 }
 
@@ -265,6 +266,8 @@ class Job {
       if (!is_own_file(entry.path().filename().string()))
         user_error("{} has other files, such as {}: choose an empty or a new directory",
                    directory_.string(), entry.path().filename().string());
+    for (const char* name : {kReport, kJournal})  // of a process that was killed while it wrote
+      fs::remove(directory_ / (std::string(name) + ".tmp"));
     const std::string identity = this->identity();
     for (const fs::path& input : options_.inputs)
       result_.progress.input_bytes_total += fs::file_size(input);
@@ -283,7 +286,9 @@ class Job {
             (directory_ / name).string(), difference);
       journal_ = std::move(*found);
       result_.progress.text_bytes_before = journal_.report.read().bytes;
-      return name == kJournal;
+      if (name == kJournal) return true;
+      fs::remove(directory_ / kJournal);  // of a job that was killed at its very end
+      return false;
     }
     for (const auto& entry : fs::directory_iterator(directory_))  // of a job without a journal
       if (entry.path().filename() != ".lock") fs::remove(entry.path());
