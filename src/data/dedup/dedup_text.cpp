@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "data/curation/words.h"
 #include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
@@ -23,14 +24,9 @@ int combining_class(char32_t c) {
 }
 
 bool is_dedup_punctuation(char32_t c) {
-  constexpr std::u32string_view kOthers =
-      U"\u00AB\u00B4\u00BB\u2013\u2014\u2019\u201C\u201D\u201E\u2026\u2236\u2501\u25BA\u3001\u3002"
-      U"\u3008\u3009\u300A\u300B\u300C\u300D\u3010\u3011\uFF01\uFF05\uFF08\uFF09\uFF0C\uFF0E\uFF11"
-      U"\uFF1A\uFF1B\uFF1F\uFF5E";
-  const bool ascii =
-      (c > ' ' && c < '0') || (c > '9' && c < 'A') || (c > 'Z' && c < 'a') || (c > 'z' && c < 0x7F);
-  const bool control = (c < ' ' && c != '\t' && c != '\n') || (c >= 0x7F && c < 0xA0);
-  return ascii || control || kOthers.find(c) != std::u32string_view::npos;
+  return std::ranges::any_of(datatrove_punctuation(), [&](const CharacterRange& range) {
+    return c >= range.first && c <= range.last;
+  });
 }
 
 bool is_space(char32_t c) { return (UnicodeClasses::get().of(c) & UnicodeClasses::Space) != 0; }
