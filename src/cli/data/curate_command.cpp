@@ -76,7 +76,7 @@ void report(const CurateCommand& command, const CurateResult& result, double ela
     log_info("stopped  {}", figures(result.progress, elapsed_s));
     log_info("{} received: progress is saved; run the same command again to continue",
              StopSignals::received());
-    return;
+    throw CLI::RuntimeError(exit_code::kStopped);
   }
   if (result.state == CurateResult::State::Finished)
     log_info("done  {}", figures(result.progress, elapsed_s));
