@@ -53,7 +53,7 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 kintsugi_feature("CUDA, cuDNN" TRUE "nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${KINTSUGI_CUDA_ARCHITECTURES}, ${CUDNN_LIBRARY}" "")
 if(CCACHE)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${KINTSUGI_LAUNCHER})
 endif()
 
 file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*.cu ${KINTSUGI_ROOT}/src/backend/gpu/kernels/*/*.cu

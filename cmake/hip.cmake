@@ -91,7 +91,7 @@ function(kintsugi_hip_target target)
     get_filename_component(name ${kernel} NAME_WE)
     set(object ${CMAKE_BINARY_DIR}/hip/${name}.o)
     add_custom_command(OUTPUT ${object}
-      COMMAND ${CCACHE} ${KINTSUGI_HIP_COMPILER} ${flags} -MD -MF ${object}.d -c ${kernel} -o ${object}
+      COMMAND ${KINTSUGI_LAUNCHER} ${KINTSUGI_HIP_COMPILER} ${flags} -MD -MF ${object}.d -c ${kernel} -o ${object}
       DEPENDS ${kernel} DEPFILE ${object}.d COMMENT "Compiling ${name} for AMD GPUs" VERBATIM)
     list(APPEND objects ${object})
     set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)

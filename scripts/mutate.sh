@@ -22,7 +22,6 @@ tree=$scratch/tree log=$scratch/log
 build=$tree/build  # inside the tree, so that ccache sees the same relative paths as in the root
 jobs=${JOBS:-$(nproc)}
 export GIT_CEILING_DIRECTORIES=$scratch  # git apply must patch the copy, which is not a repository
-export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1
 # run_tests PATCH…: the tests that the patches name, of every program. Without random draws, so that
 # the result does not depend on them.
 run_tests() {

@@ -36,7 +36,6 @@ build() {
   local tree=$scratch/$1/tree log=$scratch/$1/build.log
   mkdir -p "$tree"
   git -C "$root" archive "$1" | tar -C "$tree" -xf -
-  export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1
   { cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKINTSUGI_CUDA=OFF -DKINTSUGI_TESTS=OFF \
       -DKINTSUGI_COMMIT="${1:0:12}" && cmake --build "$tree/build" -j "$jobs" --target kintsugi; } > "$log" 2>&1 ||
     fail "$1 does not build: see $log"
