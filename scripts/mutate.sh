@@ -18,7 +18,7 @@ esac
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=${MUTATION_DIRECTORY:-$root/build-mutations}/$suite
-tree=$scratch/tree log=$scratch/log
+tree=$scratch/tree log=$scratch/log${MUTATION_WORKER:-} results=$scratch/results
 build=$tree/build  # inside the tree, so that ccache sees the same relative paths as in the root
 jobs=${JOBS:-$(nproc)}
 export GIT_CEILING_DIRECTORIES=$scratch  # git apply must patch the copy, which is not a repository
@@ -49,9 +49,50 @@ copy_tree() {
 
 build_tests() { cmake --build "$build" -j "$jobs" --target $programs > "$log" 2>&1; }
 
+# try_patch PATCH: its result, in one line, which is kept in $results.
+try_patch() {
+  local patch=$1 name verdict
+  name=$(basename "$patch" .patch)
+  SECONDS=0
+  git apply "$patch"
+  if ! build_tests; then
+    verdict="DOES NOT BUILD"
+  elif run_tests "$patch"; then
+    verdict="NOT CAUGHT"
+  else
+    verdict=caught
+  fi
+  git apply -R "$patch"
+  {
+    printf '%-34s %-14s %3d s  %s\n' "$name" "$verdict" $SECONDS "$(head -1 "$patch")"
+    # The first failed case and its message; after a crash there is none.
+    [ "$verdict" != caught ] || grep -m1 -A1 -E '^tp=|^\[  FAILED|race' "$log" | cut -c1-170 | sed 's/^/    /' || true
+  } > "$results/$name.text"
+  cat "$results/$name.text"
+  echo "$verdict" > "$results/$name.verdict"
+}
+
+# Tries every patch that no other worker has begun.
+try_patches() {
+  local patch
+  cd "$tree"
+  for patch in "${patches[@]}"; do
+    if mkdir "$results/$(basename "$patch" .patch).begun" 2> /dev/null; then try_patch "$patch"; fi
+  done
+}
+
+# names VERDICT: the patches with this result.
+names() { (cd "$results" && { grep -lx "$1" -- *.verdict || true; } | sed 's/\.verdict$//' | xargs); }
+
 patches=()
 for name in "$@"; do patches+=("$root/$folder/$name.patch"); done
 [ $# -gt 0 ] || patches=("$root/$folder"/*.patch)
+
+if [ -n "${MUTATION_WORKER:-}" ]; then  # in a mount namespace of its own: see below
+  mount --bind "$scratch/copy$MUTATION_WORKER" "$tree"
+  try_patches
+  exit 0
+fi
 
 copy_tree
 cd "$tree"
@@ -63,26 +104,30 @@ cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKINTSUGI_CUDA
 build_tests || fail "the unmodified sources do not build: $(cat "$log")"
 limit_s=7200 SECONDS=0
 run_tests "${patches[@]}" || fail "the tests fail without a mutation: $(cat "$log")"
-limit_s=$((300 + 2 * SECONDS))  # a mutation may hang
+export limit_s=$((300 + 2 * SECONDS))  # a mutation may hang
 
-survived=() untried=()
-for patch in "${patches[@]}"; do
-  name=$(basename "$patch" .patch)
-  SECONDS=0
-  git apply "$patch"
-  if ! build_tests; then
-    verdict="DOES NOT BUILD" untried+=("$name")
-  elif run_tests "$patch"; then
-    verdict="NOT CAUGHT" survived+=("$name")
-  else
-    verdict=caught
-  fi
-  git apply -R "$patch"
-  printf '%-34s %-14s %3d s  %s\n' "$name" "$verdict" $SECONDS "$(head -1 "$patch")"
-  # The first failed case and its message; after a crash there is none.
-  [ "$verdict" != caught ] || grep -m1 -A1 -E '^tp=|^\[  FAILED|race' "$log" | cut -c1-170 | sed 's/^/    /' || true
-done
+rm -rf "$results"
+mkdir "$results"
+# A mutation keeps few cores busy, so several are tried at a time. Each worker has a copy of the tree, which it mounts
+# over the original, where the build directory expects its sources.
+workers=$((jobs / 2 < ${#patches[@]} ? jobs / 2 : ${#patches[@]}))
+if [ $workers -gt 1 ] && unshare --map-root-user --mount true 2> /dev/null; then
+  running=()
+  for ((worker = 0; worker < workers; ++worker)); do
+    rm -rf "$scratch/copy$worker"
+    cp -a "$tree" "$scratch/copy$worker"
+    MUTATION_WORKER=$worker JOBS=2 unshare --map-root-user --mount "$root/scripts/mutate.sh" "$suite" "$@" &
+    running+=($!)
+  done
+  trap 'kill "${running[@]}" 2> /dev/null' EXIT
+  for process in "${running[@]}"; do wait "$process" || fail "a worker failed: see $scratch/log*"; done
+  trap - EXIT
+  rm -rf "$scratch"/copy*
+else
+  try_patches
+fi
 
-echo "${#patches[@]} mutations, ${#survived[@]} not caught, ${#untried[@]} not tried"
-[ ${#untried[@]} -eq 0 ] || fail "these do not build: ${untried[*]}"
-[ ${#survived[@]} -eq 0 ] || { echo "not caught: ${survived[*]}" >&2; exit 1; }
+survived=$(names 'NOT CAUGHT') untried=$(names 'DOES NOT BUILD')
+echo "${#patches[@]} mutations, $(wc -w <<< "$survived") not caught, $(wc -w <<< "$untried") not tried"
+[ -z "$untried" ] || fail "these do not build: $untried"
+[ -z "$survived" ] || { echo "not caught: $survived" >&2; exit 1; }
