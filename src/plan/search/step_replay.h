@@ -11,8 +11,8 @@
 namespace kintsugi {
 
 // One step as the planner prices it, for a simulator of networks: what the ranks compute, which
-// messages they send, and when they wait. Ranks of a stage do the same. docs/planning.md describes
-// the file.
+// messages they send, and when they wait. Ranks of a stage do the same. The file is described in
+// tools/simulate/step/replay_file.h.
 struct StepReplay {
   // Groups tile the ranks: `size` ranks, `stride` apart.
   struct Group {
