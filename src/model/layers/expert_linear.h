@@ -11,7 +11,7 @@ namespace kintsugi {
 // adapters: y += scale * (x A^T) B^T, with A and B of the same expert. y and the gradient of x may
 // be computed in fp8, with a scale for each row of x, dy and W, and for each column of W. The
 // gradient of W is in the run's precision: its operands would have to be transposed, x and dy of
-// tokens once for each choice, which takes as long as fp8 saves (docs/fp8.md).
+// tokens once for each choice, which takes as long as fp8 saves.
 class ExpertLinear {
  public:
   // Which side has a row per token instead of one per choice: the input, or the gradient of the
