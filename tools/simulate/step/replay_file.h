@@ -10,7 +10,7 @@ namespace kintsugi {
 // everything has a limit. The keys are those of StepReplay:
 // - `groups` (`size` ranks, `stride` apart), `calls` (a collective of a group: `bytes` of the full
 //   tensor, `priced_s`), `pieces` and `stages`
-// - pieces, and the `forward` and `backward` of a stage's chunks, are lists of ["compute", seconds],
+// - pieces, and the `forward` and `backward` of a stage's chunks: lists of ["compute", seconds],
 //   ["start", call, ticket], ["wait", ticket] and ["piece", number, times]
 // - `gradients`, `weights` and `sums` of a stage: pairs of a call and how often it is made per step
 // - `pipeline`: its actions are those of `kintsugi plan schedule --json`
