@@ -93,14 +93,14 @@ fuzz-parsers: packages
 	@cmake --build build-asan -j $(JOBS) --target kintsugi_fuzz_parsers
 	@build-asan/kintsugi_fuzz_parsers --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(addprefix --only ,$(PARSERS))
 
-# Kills runs N times at random moments, also while checkpoints are saved and removed. Each run must end with the same bits as an
-# undisturbed one.
+# Kills runs N times at random moments, also while checkpoints are saved and removed, and data commands as often. Each must end with
+# the same bits as an undisturbed one. ONLY='data dedup' selects commands by their names.
 kill-test: N := $(if $(filter command% environment%,$(origin N)),$(N),50)
 kill-test: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CUDA=OFF)
 kill-test: packages
 	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_kill_runs
-	@$(BUILD)/kintsugi_kill_runs $(N) $(if $(SEED),--seed $(SEED))
+	@$(BUILD)/kintsugi_kill_runs $(N) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)')
 
 # Disturbs N runs under mpirun and under a Slurm cluster on this machine: killed and stopped ranks, dead nodes, a killed
 # supervisor, a full disk, damaged checkpoints, requeues. Each run must finish by itself with the weights of an undisturbed one.

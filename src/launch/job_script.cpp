@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "core/error.h"
@@ -86,6 +87,14 @@ class Header {
   }
 };
 
+void add_options(Header& header, const Machine& machine, const LaunchOptions& options) {
+  if (!options.exclude.empty())
+    header.option("exclude", options.exclude, "--exclude, and the node ledger (kintsugi doctor)");
+  const std::vector<std::string>& given = machine.launch.slurm_options;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    header.add(from_machine(given[i].substr(2), fmt::format("launch.slurm_options[{}]", i)));
+}
+
 void add_resources(Header& header, const Machine& machine, const LaunchOptions& options,
                    const JobDescription& job) {
   const LaunchSpec& spec = machine.launch;
@@ -108,11 +117,7 @@ void add_resources(Header& header, const Machine& machine, const LaunchOptions& 
   if (spec.exclusive) header.add(from_machine("exclusive", "launch.exclusive"));
   if (spec.hint) header.machine("hint", *spec.hint, "launch.hint");
   if (spec.network) header.machine("network", *spec.network, "launch.network");
-  if (!options.exclude.empty())
-    header.option("exclude", options.exclude, "--exclude, and the node ledger (kintsugi doctor)");
-  for (std::size_t i = 0; i < spec.slurm_options.size(); ++i)
-    header.add(
-        from_machine(spec.slurm_options[i].substr(2), fmt::format("launch.slurm_options[{}]", i)));
+  add_options(header, machine, options);
 }
 
 void add_time(Header& header, const Machine& machine, const LaunchOptions& options,
@@ -129,10 +134,10 @@ void add_time(Header& header, const Machine& machine, const LaunchOptions& optio
                   "--time is longer than one job: a chain, one job after the other");
 }
 
-// `saves`: the ranks want a signal before the end of the job.
-ScriptParts header_of(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
-                      const JobDescription& job, bool saves) {
-  const JobTime time = job_time(machine, options);
+}  // namespace
+
+ScriptParts header_start(const Machine& machine, const LaunchOptions& options,
+                         const JobDescription& job) {
   Header header;
   header.option("job-name", job.name, "--name, or the run directory");
   if (!options.account.empty())
@@ -145,6 +150,28 @@ ScriptParts header_of(const Machine& machine, const LaunchOptions& options, cons
     qos.text = "qos=" + qos.text;
     header.add(qos);
   }
+  return std::move(header.parts);
+}
+
+ScriptParts header_options(const Machine& machine, const LaunchOptions& options) {
+  Header header;
+  add_options(header, machine, options);
+  return std::move(header.parts);
+}
+
+ScriptParts header_time(const Machine& machine, const LaunchOptions& options) {
+  Header header;
+  add_time(header, machine, options, job_time(machine, options));
+  return std::move(header.parts);
+}
+
+namespace {
+
+// `saves`: the ranks want a signal before the end of the job.
+ScriptParts header_of(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
+                      const JobDescription& job, bool saves) {
+  const JobTime time = job_time(machine, options);
+  Header header{.parts = header_start(machine, options, job)};
   add_resources(header, machine, options, job);
   add_time(header, machine, options, time);
   if (options.no_requeue)
@@ -167,6 +194,8 @@ ScriptParts header_of(const Machine& machine, const LaunchOptions& options, cons
 // others counts among those that this one leaves.
 constexpr const char* kVisibleDevices =
     "unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL  # of the login shell\n";
+
+}  // namespace
 
 ScriptParts environment_of(const Machine& machine, const JobDescription& job, bool container) {
   const LaunchSpec& spec = machine.launch;
@@ -195,6 +224,8 @@ ScriptParts environment_of(const Machine& machine, const JobDescription& job, bo
   if (!parts.empty()) parts.front().text = "\n" + parts.front().text;
   return parts;
 }
+
+namespace {
 
 constexpr const char* kEndTime = R"(
 # When this job ends, in Unix seconds, so that the run can plan its saves.
@@ -325,6 +356,14 @@ std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
+std::string slurm_name(std::string text) {
+  for (char& c : text)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_' && c != '.' &&
+        c != '+')
+      c = '-';
+  return text.empty() ? "kintsugi" : text;
+}
+
 std::string slurm_time(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::ceil(seconds));
   const std::int64_t days = whole / 86400;
@@ -365,11 +404,15 @@ std::int64_t ranks_per_node(const Machine& machine, const LaunchOptions& options
   return options.ranks_per_node > 0 ? options.ranks_per_node : machine.node.gpus;
 }
 
-JobDescription describe_job(const Machine& machine, const LaunchOptions& options,
-                            const JobPaths& paths, const std::optional<Topology>& topology) {
+void check_job(const Machine& machine, const LaunchOptions& options, const JobPaths& paths) {
   check_options(machine, options);
   check_path("the run directory", paths.run_dir);
   check_path("the working directory", paths.working_directory);
+}
+
+JobDescription describe_job(const Machine& machine, const LaunchOptions& options,
+                            const JobPaths& paths, const std::optional<Topology>& topology) {
+  check_job(machine, options, paths);
   const LaunchSpec& spec = machine.launch;
   JobDescription job{.name = options.name,
                      .run_dir = paths.run_dir,

@@ -71,12 +71,23 @@ std::string command_script(const Machine& machine, const LaunchOptions& options,
 // For a shell. {nodes} and {ranks} are still in it; no nodes are left out.
 std::string launcher_text(const JobDescription& job);
 
+// Parts of a batch script for any kind of job: name, account, partition and QoS; nodes to leave out
+// and options of the machine; time; modules and variables.
+ScriptParts header_start(const Machine& machine, const LaunchOptions& options,
+                         const JobDescription& job);
+ScriptParts header_options(const Machine& machine, const LaunchOptions& options);
+ScriptParts header_time(const Machine& machine, const LaunchOptions& options);
+ScriptParts environment_of(const Machine& machine, const JobDescription& job, bool container);
+// UserError for options and paths that no job of the machine can have.
+void check_job(const Machine& machine, const LaunchOptions& options, const JobPaths& paths);
+
 // A job on this machine: with mpirun, or directly if there is one rank.
 JobDescription describe_local_job(std::int64_t ranks, const std::string& name,
                                   const JobPaths& paths);
 std::string local_script(const JobDescription& job, const JobPaths& paths);
 
 std::string slurm_time(double seconds);             // "2-00:00:00"
+std::string slurm_name(std::string text);           // what a job may be called
 std::string shell_quoted(const std::string& text);  // one word for bash, nothing expanded
 std::string quoted_words(const std::vector<std::string>& words);  // a command for bash
 

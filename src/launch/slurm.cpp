@@ -207,8 +207,9 @@ NumberedName parts_of(const std::string& name) {
   return {name.substr(0, at), name.substr(at)};
 }
 
-// "1-3,7" of {1, 2, 3, 7}, each with at least `width` digits.
-std::string ranges_of(const std::set<std::int64_t>& numbers, std::size_t width) {
+}  // namespace
+
+std::string number_ranges(const std::set<std::int64_t>& numbers, std::size_t width) {
   std::string text;
   for (auto at = numbers.begin(); at != numbers.end();) {
     const std::int64_t first = *at;
@@ -219,8 +220,6 @@ std::string ranges_of(const std::set<std::int64_t>& numbers, std::size_t width) 
   }
   return text;
 }
-
-}  // namespace
 
 std::string host_list(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
@@ -243,7 +242,7 @@ std::string host_list(std::vector<std::string> names) {
         std::strtoll(parts.digits.c_str(), nullptr, 10));
   }
   for (const auto& [group, numbers] : groups) {
-    const std::string ranges = ranges_of(numbers, group.second);
+    const std::string ranges = number_ranges(numbers, group.second);
     words.push_back(numbers.size() == 1 ? group.first + ranges
                                         : fmt::format("{}[{}]", group.first, ranges));
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ std::vector<SlurmJobState> job_states(const std::vector<std::string>& ids);
 void stop_jobs(const std::vector<std::string>& ids);
 void kill_jobs(const std::vector<std::string>& ids);  // at once, without a save
 
+// "1-3,7" of {1, 2, 3, 7}, each with at least `width` digits.
+std::string number_ranges(const std::set<std::int64_t>& numbers, std::size_t width = 0);
 // The names of nodes in Slurm's form: "login1,nid[001-003,007]".
 std::string host_list(std::vector<std::string> names);
 

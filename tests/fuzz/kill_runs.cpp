@@ -1,5 +1,6 @@
 // Kills runs at random moments, including during saves and removals of old checkpoints, resumes
-// them, and compares the final checkpoint byte for byte with that of an uninterrupted run.
+// them, and compares the final checkpoint byte for byte with that of an uninterrupted run. The same
+// of data commands: kill_data.h.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "kill_data.h"
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
@@ -239,8 +241,12 @@ class KillTest {
   std::map<std::string, int> kills_, leftovers_;
 };
 
-int run(int kills, std::uint64_t seed) {
+int run(int kills, std::uint64_t seed, const std::string& only) {
   fmt::print("{} kills, seed {}\n", kills, seed);
+  const bool train = std::string("train").find(only) != std::string::npos;
+  if (kill_data_commands(kills, seed, only) == 0 && !train)
+    failure("no command has '{}' in its name", only);
+  if (!train) return 0;
   KillTest test(seed);
   int killed = 0, runs = 0;
   while (killed < kills) killed += test.run(runs++, std::min(5, kills - killed));
@@ -258,9 +264,12 @@ int main(int argc, char** argv) {
   std::uint64_t seed = std::random_device{}();
   app.add_option("kills", kills, "Number of kills")->check(CLI::PositiveNumber);
   app.add_option("--seed", seed, "Random seed; the exact times of the kills still vary");
+  std::string only;
+  app.add_option("--only", only,
+                 "Only commands with this text in their name, such as 'data dedup'");
   CLI11_PARSE(app, argc, argv);
   try {
-    return kintsugi::run(kills, seed);
+    return kintsugi::run(kills, seed, only);
   } catch (const std::exception& error) {
     fmt::print("FAILED (seed {}): {}\n", seed, error.what());
     return 1;

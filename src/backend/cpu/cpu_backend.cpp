@@ -1,7 +1,5 @@
 #include "backend/cpu/cpu_backend.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,17 +11,12 @@
 #include "backend/cpu/cpu_backend_impl.h"
 #include "core/free_memory.h"
 #include "core/units.h"
+#include "core/usable_cores.h"
 
 namespace kintsugi {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 }  // namespace
 

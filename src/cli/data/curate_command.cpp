@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "cli/commands.h"
+#include "cli/data/work_units.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -20,7 +21,8 @@ namespace {
 
 struct CurateCommand {
   std::vector<std::string> inputs;
-  std::string recipe, output, shard_size = "1GiB", save_every = "10s", compression = "zstd";
+  std::string recipe, output, shard_size = "1GiB", save_every = "10s", compression = "zstd", job,
+                              units;
   CurateOptions options;
 };
 
@@ -78,7 +80,7 @@ void report(const CurateCommand& command, const CurateResult& result, double ela
              StopSignals::received());
     throw CLI::RuntimeError(exit_code::kStopped);
   }
-  if (result.state == CurateResult::State::Finished)
+  if (result.state != CurateResult::State::WasComplete)
     log_info("done  {}", figures(result.progress, elapsed_s));
   fmt::print("{}", result.report.table().text());
   if (result.report.invalid_records > 0)
@@ -86,6 +88,11 @@ void report(const CurateCommand& command, const CurateResult& result, double ela
                 result.report.first_invalid);
   warn_of_skipped(result.skipped);
   const TextCount kept = result.report.kept();
+  if (result.state == CurateResult::State::UnitsLeft) {
+    log_info("{}: the units of this job are done, {} of {} are left to others", command.output,
+             result.units_left, result.units);
+    return;
+  }
   log_info("{}{}: {} documents with {} of text in {}", command.output,
            result.state == CurateResult::State::WasComplete ? " is complete" : "", kept.documents,
            format_bytes(static_cast<double>(kept.bytes)),
@@ -97,11 +104,17 @@ void run_curate(CurateCommand& command) {
   CurateOptions& options = command.options;
   options.recipe = read_recipe(read_text_file(command.recipe), command.recipe);
   options.read_tasks = read_task_samples;
-  options.inputs = expand_inputs(command.inputs);
+  options.inputs = inputs_for(command.inputs, command.units);
   options.output = command.output;
   options.shard_bytes = parse_bytes(command.shard_size);
   options.save_every_s = parse_duration_s(command.save_every);
   options.compression = YamlScalar<CorpusCompression>::parse(command.compression);
+  if (!command.job.empty()) options.job = parse_array_task(command.job);
+  if (options.overwrite && options.job)
+    user_error("--overwrite starts over with all units: leave out --job");
+  if (!command.units.empty())
+    return print_work(command.units, {command.output, {curation_stage(options)}},
+                      options.overwrite);
   const StopSignals signals;
   std::optional<Progress> progress(std::in_place, "curate", 0, "bytes");
   bool continues = false;
@@ -139,15 +152,25 @@ void add_data_curate(CLI::App& data) {
       "skip and report malformed records and damaged parts of files instead of stopping");
   add("--threads", options.threads, "0: one per core", whole_number(between(0, 4096)),
       kShowDefault);
-  add("--shard-size", command->shard_size, "text after which a file of the output ends",
+  add("--shard-size", command->shard_size,
+      "text, or size of the inputs on the disk, after which a file of the output ends",
       TypeName{"SIZE"}, byte_count(at_least(1)), kShowDefault);
   add("--save-every", command->save_every,
       "save the progress this often; a crash loses at most this much work", TypeName{"TIME"},
       duration(at_least(0)), kShowDefault);
+  add("--job", command->job,
+      "of a job array: 3/10 does the units 3, 13, 23, …; a unit is one or more inputs of "
+      "--shard-size on the disk. The last job writes curation.json",
+      TypeName{"N/JOBS"});
+  add_units_option(*app, command->units);
   add("--overwrite", options.overwrite, "start over: replace what a curation has written");
   app->footer(
       "Example:\n"
       "  kintsugi data curate recipe.yaml --input 'crawl/*.jsonl.zst' --output curated/fi\n"
+      "As a job array of Slurm:\n"
+      "  kintsugi launch --machine leonardo --partition dcgp_usr_prod --array 100 --time 1h -- "
+      "data "
+      "curate recipe.yaml --input 'crawl/*.jsonl.zst' --output curated/fi\n"
       "To continue a stopped or killed job, run the same command again without --overwrite.");
   app->callback([command] { run_curate(*command); });
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/data/work_units.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -19,7 +20,8 @@ namespace {
 
 struct DedupCommand {
   std::vector<std::string> inputs;
-  std::string output, by = "words", preset = "datatrove", stage = "all", job, memory = "4GiB";
+  std::string output, by = "words", preset = "datatrove", stage = "all", job, memory = "4GiB",
+                      units;
   std::string hash, ngram, bands, rows, bits;
   DedupOptions options;
 };
@@ -47,21 +49,11 @@ MinHashShape shape_of(const DedupCommand& command) {
   return shape;
 }
 
-// "3/10": the fourth of ten.
 void read_job(const std::string& text, DedupOptions& options) {
   if (text.empty()) return;
-  const std::size_t slash = text.find('/');
-  if (slash == std::string::npos) user_error("--job {}: expected NUMBER/JOBS, like 0/10", text);
-  const auto number = [&](std::string_view part) {
-    const std::int64_t value = parse_count(part);
-    if (value < 0) user_error("--job {}: {} is negative", text, value);
-    return static_cast<std::size_t>(value);
-  };
-  options.job = number(std::string_view(text).substr(0, slash));
-  options.jobs = number(std::string_view(text).substr(slash + 1));
-  if (options.job >= options.jobs)
-    user_error("--job {}: the jobs have the numbers 0 to {}", text,
-               options.jobs == 0 ? 0 : options.jobs - 1);
+  const ArrayTask task = parse_array_task(text);
+  options.job = task.number;
+  options.jobs = task.tasks;
   if (options.stage == DedupStage::All)
     user_error("--job needs --stage: with all stages, one job does everything");
 }
@@ -111,7 +103,7 @@ void report(const DedupCommand& command, const DedupReport& result) {
 
 void run_dedup(DedupCommand& command) {
   DedupOptions& options = command.options;
-  options.inputs = expand_inputs(command.inputs);
+  options.inputs = inputs_for(command.inputs, command.units);
   options.output = command.output;
   options.by = command.by == "text"  ? DedupBy::Text
                : command.by == "url" ? DedupBy::Url
@@ -122,6 +114,8 @@ void run_dedup(DedupCommand& command) {
   read_job(command.job, options);
   if (options.overwrite && options.stage != DedupStage::All)
     user_error("--overwrite starts over with all stages: leave out --stage");
+  if (!command.units.empty())
+    return print_work(command.units, {command.output, dedup_stages(options)}, options.overwrite);
   if (options.stage == DedupStage::All || options.stage == DedupStage::Signatures)
     show_estimate(options);
   const StopSignals signals;
@@ -176,6 +170,7 @@ void add_data_dedup(CLI::App& data) {
       CLI::IsMember({"all", "signatures", "pairs", "clusters", "remove"}), kShowDefault);
   add("--job", command->job,
       "of a job array: 3/10 does the tasks or bands 3, 13, 23, … of the stage", TypeName{"N/JOBS"});
+  add_units_option(*app, command->units);
   add("--threads", options.threads, "0: one per core", whole_number(between(0, 4096)),
       kShowDefault);
   add("--memory", command->memory, "for buffers and clusters", TypeName{"SIZE"},
@@ -190,8 +185,11 @@ void add_data_dedup(CLI::App& data) {
   app->footer(
       "Example:\n"
       "  kintsugi data dedup 'corpus/*.jsonl.zst' --output dedup\n"
-      "  kintsugi data dedup 'corpus/*.jsonl.zst' --output dedup --stage signatures --job "
-      "$SLURM_ARRAY_TASK_ID/100\n"
+      "  kintsugi data dedup 'corpus/*.jsonl.zst' --output dedup --stage signatures --job 7/100\n"
+      "As job arrays of Slurm, a stage after the other:\n"
+      "  kintsugi launch --machine leonardo --partition dcgp_usr_prod --array 100 --time 1h -- "
+      "data "
+      "dedup 'corpus/*.jsonl.zst' --output dedup\n"
       "Words are what is between spaces after the normalization. datatrove divides a few further "
       "(0.2 % or less in European languages) by the exceptions of spaCy, which are not restated "
       "here.\n"

@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/launch/acceptance.h"
+#include "cli/launch/array_launch.h"
 #include "cli/launch/prepare.h"
 #include "cli/launch/submit.h"
 #include "cli/launch/watch.h"
@@ -66,6 +67,9 @@ struct LaunchArguments {
   bool show_topology = false;
   std::string csv, markdown;
   bool overwrite = false;
+  std::string array;                           // size of job arrays; empty: none
+  std::int64_t cpus = 0;                       // of their tasks
+  std::vector<std::string> words, after = {};  // their command without its first word; job ids
 };
 
 // The task is the first option of a list that was given, or else a launch. Other options than those
@@ -80,6 +84,9 @@ void refuse_idle_options(const CLI::App& command, const std::string& config) {
        {"--machine", "--nodes", "--ranks-per-node", "--time", "--account", "--partition", "--qos",
         "--exclude", "--cpu-bind", "--topology", "--name", "--print", "--allow-undriven-gpus",
         "--parts"}},
+      {"--array",
+       {"config", "words", "--machine", "--time", "--account", "--partition", "--qos", "--exclude",
+        "--name", "--print", "--explain", "--signal", "--no-requeue", "--after", "--cpus"}},
       {"--supervise", {}},
       {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
@@ -99,7 +106,9 @@ void refuse_idle_options(const CLI::App& command, const std::string& config) {
     return;
   }
   for (const std::string& name : given)
-    if (has({"--ranks", "--now", "--parts", "--csv", "--markdown", "--overwrite"}, name))
+    if (has({"--ranks", "--now", "--parts", "--csv", "--markdown", "--overwrite", "--after",
+             "--cpus", "words"},
+            name))
       user_error("{} has no effect here: see kintsugi launch --help", name);
 }
 
@@ -229,6 +238,20 @@ void launch_accept(LaunchArguments& arguments) {
              (output / "acceptance.html").string());
 }
 
+void launch_array(LaunchArguments& arguments) {
+  LaunchRequest& request = arguments.request;
+  if (!arguments.time.empty()) request.options.time_s = parse_duration_s(arguments.time);
+  if (!arguments.signal.empty()) request.options.signal_s = parse_duration_s(arguments.signal);
+  request.options.account = or_variable(request.options.account, "SBATCH_ACCOUNT");
+  request.print = request.print || request.explain;
+  ArrayRequest array;
+  array.cpus = arguments.cpus;
+  read_array_size(arguments.array, array);
+  if (!request.config.empty()) array.command.push_back(request.config);
+  array.command.insert(array.command.end(), arguments.words.begin(), arguments.words.end());
+  launch_arrays(request, array, arguments.after);
+}
+
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   refuse_idle_options(command, arguments.request.config);
   if (!arguments.status.empty()) return show_runs(arguments.status);
@@ -236,6 +259,7 @@ void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   if (!arguments.follow.empty()) return follow_run(arguments.follow);
   if (!arguments.collect.empty()) return collect(arguments);
   if (!arguments.accept.empty()) return launch_accept(arguments);
+  if (!arguments.array.empty()) return launch_array(arguments);
   if (arguments.show_topology) return print_topology(arguments.request);
   if (!arguments.deputy.empty()) return end_with(run_deputy(arguments.deputy));
   if (arguments.supervise.empty()) return launch(arguments);
@@ -278,6 +302,22 @@ void add_slurm_options(CLI::App& command, LaunchArguments& arguments) {
   add("--topology", request.topology,
       "Instead of the machine's topology: a file (text, or lstopo --of xml), or this: of this "
       "machine");
+}
+
+void add_array_options(CLI::App& command, LaunchArguments& arguments) {
+  const AddOption add(command);
+  add("words", arguments.words, "With --array, after --: the command, such as data dedup …",
+      TypeName{"COMMAND"});
+  add("--array", arguments.array,
+      "Run data curate or data dedup as job arrays of this many tasks, a stage after the other; "
+      "100%20: at most 20 at once",
+      TypeName{"TASKS"});
+  add("--cpus", arguments.cpus,
+      "With --array: cores of a task (default: the machine's cpus_per_task, or a whole node)",
+      whole_number(between(1, 1 << 16)));
+  add("--after", arguments.after,
+      "With --array: begin when this job has ended well, which may make the inputs",
+      TypeName{"JOB_ID"}, kRepeatable);
 }
 
 void add_task_options(CLI::App& command, LaunchArguments& arguments) {
@@ -331,6 +371,7 @@ void add_launch_command(CLI::App& app) {
   const AddOption add(*command);
   add("config", arguments->request.config,
       "The configuration of the run, with or without matrix: a YAML file");
+  add_array_options(*command, *arguments);
   add_slurm_options(*command, *arguments);
   add_task_options(*command, *arguments);
   command->footer(
@@ -350,6 +391,11 @@ void add_launch_command(CLI::App& app) {
       "\n"
       "An acceptance test of two nodes:\n"
       "  kintsugi launch --accept accept --machine leonardo --nodes 2 --account project_1\n"
+      "\n"
+      "A deduplication, in 100 tasks on CPU nodes:\n"
+      "  kintsugi launch --machine leonardo --partition dcgp_usr_prod --array 100 --time 1h -- "
+      "data "
+      "dedup 'corpus/*.jsonl.zst' --output dedup\n"
       "\n"
       "The topology of this node, for a machine file:\n"
       "  kintsugi launch --show-topology\n"

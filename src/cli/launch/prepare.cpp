@@ -77,13 +77,16 @@ void check_checkpoint(const RunConfig& run) {
   if (run.run.from) start_of_branch(run);
 }
 
-// No job of Slurm may use the run directory.
+}  // namespace
+
 void check_not_active(const fs::path& run_dir) {
   if (!fs::exists(job_file(run_dir)) || !slurm_is_here()) return;
   for (const SlurmJobState& job : job_states(load_job(run_dir).job_ids))
     user_error("{} has an active job, {} ({}): wait for it, or kintsugi launch --cancel {}",
                run_dir.string(), job.id, job.state, run_dir.string());
 }
+
+namespace {
 
 // From here on no other job can start in the run directory.
 std::unique_ptr<RunLock> lock_run(const fs::path& run_dir) {
@@ -139,11 +142,7 @@ std::string name_for(const LaunchRequest& request, const RunConfig& run, const s
     name = fs::path(run.run.dir).lexically_normal().filename().string();
   else if (!cell.empty())
     name += "-" + cell;
-  for (char& c : name)
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_' && c != '.' &&
-        c != '+')
-      c = '-';
-  return name.empty() ? "kintsugi" : name;
+  return slurm_name(name);
 }
 
 JobPaths paths_for(const RunConfig& run) {

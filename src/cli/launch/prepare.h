@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,9 @@ struct PreparedRun {
 void check_driven(const LaunchRequest& request, const Machine& machine, const std::string& meaning);
 // `device`; instead of Auto, that of the machine's GPUs if it is known.
 DeviceChoice device_for(const LaunchRequest& request, const Machine& machine, DeviceChoice device);
+
+// UserError if a job of Slurm uses the run directory.
+void check_not_active(const std::filesystem::path& run_dir);
 
 // What --topology names; nothing: the machine's.
 std::optional<Topology> topology_given(const LaunchRequest& request);

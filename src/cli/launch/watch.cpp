@@ -1,6 +1,7 @@
 #include "cli/launch/watch.h"
 
 #include <fmt/chrono.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -147,14 +148,25 @@ class FollowedRun {
   std::vector<std::pair<std::string, GrowingFile>> outputs_;
 };
 
+std::string submission_time(const JobDescription& job) {
+  return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(job.submitted_s));
+}
+
+// Job arrays of a command, of which no run knows.
+bool is_arrays(const JobDescription& job) { return job.config.empty(); }
+
 void show_run(const fs::path& run_dir) {
   const JobDescription job = load_job(run_dir);
+  if (is_arrays(job)) {
+    fmt::print("arrays    {} on {}, submitted {}\n", printable(job.name), printable(job.machine),
+               submission_time(job));
+    return show_jobs(job);
+  }
   const RunStatus status = read_run_status(run_dir);
-  fmt::print("run       {} on {}: {} x {}{}, submitted {}\n", printable(job.name),
-             printable(job.machine), format_number(job.nodes, "node"),
-             format_number(job.ranks_per_node, "rank"),
-             job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "",
-             fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(job.submitted_s)));
+  fmt::print(
+      "run       {} on {}: {} x {}{}, submitted {}\n", printable(job.name), printable(job.machine),
+      format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
+      job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "", submission_time(job));
   show_jobs(job);
   if (status.state.empty())
     fmt::print("state     not started\n");
@@ -184,9 +196,9 @@ void cancel_run(const fs::path& run_dir, bool now) {
   if (job.local && (read_exit_code(run_dir) || !supervisor_is_here(run_dir)))
     user_error("the run in {} has ended, or runs on another machine: there is nothing to cancel",
                run_dir.string());
-  if (now) {
+  if (now || is_arrays(job)) {  // a task saves what it has when it is ended
     kill_jobs(job.job_ids);
-    return fmt::print("cancelled {}\n", job.job_ids.back());
+    return fmt::print("cancelled {}\n", fmt::join(job.job_ids, ", "));
   }
   const bool running = job.local || std::any_of(states.begin(), states.end(), [](const auto& one) {
                          return one.state == "RUNNING";

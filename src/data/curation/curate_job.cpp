@@ -11,14 +11,14 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/file_lock.h"
 #include "core/gzip.h"
 #include "core/hash.h"
 #include "core/output_file.h"
 #include "core/units.h"
+#include "core/usable_cores.h"
 #include "data/corpora/corpus_journal.h"
 #include "data/corpora/corpus_pipeline.h"
+#include "data/curation/curation_directory.h"
 #include "data/stores/append_file.h"
 #include "data/tokenizers/unicode.h"
 
@@ -30,9 +30,6 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kExampleBytes = 4000;
-constexpr const char* kReport = "curation.json";
-constexpr const char* kJournal = "curation.progress.json";  // replaced after each sync
-constexpr const char* kShard = "documents-";
 
 // ---- one batch
 
@@ -189,167 +186,74 @@ class Curator {
   const std::vector<PreparedStep> steps_;
 };
 
-// ---- the job
+// ---- a unit
 
-bool is_own_file(std::string name) {
-  if (name.ends_with(".tmp")) name.resize(name.size() - 4);
-  return name == kReport || name == kJournal || name == ".lock" || name.starts_with(kShard);
+bool stops_now(Clock::time_point saved, double save_every_s) {
+  return std::chrono::duration<double>(Clock::now() - saved).count() >= save_every_s;
 }
 
-class Job {
+// The documents of some inputs, on their way into files of the directory.
+class Unit {
  public:
-  explicit Job(const CurateOptions& options) : options_(options), directory_(options.output) {}
+  Unit(const CurateOptions& options, const CurationDirectory& directory, std::size_t number,
+       std::vector<fs::path> inputs)
+      : options_(options),
+        directory_(directory),
+        number_(number),
+        inputs_(std::move(inputs)),
+        journal_(directory.record(number)) {}
 
-  CurateResult run(const std::function<bool(const CurateProgress&)>& progress) {
-    check_inputs();
-    const Curator curator(options_);
-    fs::create_directories(directory_);
-    const auto lock = take_lock();
-    if (!prepare_output()) {
-      result_.state = CurateResult::State::WasComplete;
-    } else {
-      try {
-        if (!journal_.all_written) write(curator, progress);
-      } catch (...) {
-        give_up();
-        throw;
-      }
-      if (result_.state == CurateResult::State::Finished) publish();
-    }
-    result_.progress.read = journal_.report.read();
-    result_.progress.kept = journal_.report.kept();
-    result_.report = journal_.report;
-    result_.skipped = journal_.skipped;
-    result_.shards = journal_.shards;
-    return result_;
-  }
+  const CurationRecord& record() const { return journal_; }
 
- private:
-  void check_inputs() const {
-    if (options_.inputs.empty()) user_error("there are no input files");
-    for (const fs::path& input : options_.inputs)
-      if (!fs::is_regular_file(input))
-        user_error(
-            "{} is not a regular file: an interrupted job must be able to read its inputs again",
-            input.string());
-    std::vector<fs::path> read = options_.inputs;
-    for (const fs::path& file : files_of(options_.recipe)) {
-      if (!fs::is_regular_file(file)) user_error("the recipe's {} is no file", file.string());
-      read.push_back(file);
-    }
-    refuse_inputs_as_output("--output", directory_, {.inputs = read});
-  }
-
-  std::unique_ptr<FileLock> take_lock() const {
-    std::string holder;
-    auto lock = FileLock::try_take(directory_ / ".lock", holder);
-    if (!lock)
-      user_error("another process is writing {} ({}): wait for it or choose another --output",
-                 directory_.string(), holder);
-    return lock;
-  }
-
-  std::string identity() const {
-    const Json json = {{"inputs", inputs_identity(options_.inputs)},
-                       {"recipe", to_yaml(options_.recipe)},
-                       {"files of the recipe", inputs_identity(files_of(options_.recipe))},
-                       {"compression", YamlScalar<CorpusCompression>::format(options_.compression)},
-                       {"shard_bytes", options_.shard_bytes},
-                       {"batch_bytes", options_.batch_bytes},
-                       {"skip_invalid", options_.skip_invalid}};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  }
-
-  // False: there is nothing to do.
-  bool prepare_output() {
-    for (const auto& entry : fs::directory_iterator(directory_))
-      if (!is_own_file(entry.path().filename().string()))
-        user_error("{} has other files, such as {}: choose an empty or a new directory",
-                   directory_.string(), entry.path().filename().string());
-    for (const char* name : {kReport, kJournal})  // of a process that was killed while it wrote
-      fs::remove(directory_ / (std::string(name) + ".tmp"));
-    const std::string identity = this->identity();
-    for (const fs::path& input : options_.inputs)
-      result_.progress.input_bytes_total += fs::file_size(input);
-    if (options_.overwrite) {
-      for (const auto& entry : fs::directory_iterator(directory_))
-        if (entry.path().filename() != ".lock") fs::remove(entry.path());
-    }
-    for (const char* name : {kReport, kJournal}) {
-      auto found = read_curation_record(directory_ / name);
-      if (!found) continue;
-      if (const std::string difference = identity_difference(found->made_from, identity);
-          !difference.empty())
-        user_error(
-            "{} belongs to a job with other settings: {}; start over with --overwrite, or "
-            "choose another --output",
-            (directory_ / name).string(), difference);
-      journal_ = std::move(*found);
-      result_.progress.text_bytes_before = journal_.report.read().bytes;
-      if (name == kJournal) return true;
-      fs::remove(directory_ / kJournal);  // of a job that was killed at its very end
-      return false;
-    }
-    for (const auto& entry : fs::directory_iterator(directory_))  // of a job without a journal
-      if (entry.path().filename() != ".lock") fs::remove(entry.path());
-    journal_.made_from = identity;
-    return true;
-  }
-
-  void write(const Curator& curator, const std::function<bool(const CurateProgress&)>& progress) {
-    const int threads = options_.threads > 0
-                            ? options_.threads
-                            : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    BatchOptions batches{.bytes = options_.batch_bytes};
-    batches.records.segment = batches.records.longest_line;  // a plain text is one record
-    batches.records.longest_segment = batches.records.longest_line;
-    batches.records.skip_damaged = options_.skip_invalid;
-    std::vector<StepContext> contexts(static_cast<std::size_t>(threads),
-                                      StepContext(options_.recipe.word_mode));
+  // `progress` gets the bytes of the inputs so far, and whether more was read and kept. False: it
+  // was stopped.
+  bool run(const Curator& curator, std::vector<StepContext>& contexts,
+           const std::function<bool(const CuratedBatch&)>& progress) {
+    const auto identity = inputs_identity(inputs_);
     std::vector<CorpusPipeline<CuratedBatch>::Process> processes;
     for (StepContext& context : contexts)
       processes.emplace_back(
           [&](const CorpusBatch& batch) { return curator.process(batch, context); });
     if (journal_.shards.empty()) open_shard();
-    file_.emplace(temporary(journal_.shards.back()), journal_.shards.back().bytes);
-    CorpusPipeline<CuratedBatch> pipeline(options_.inputs, batches, std::move(processes),
+    file_.emplace(directory_.shard(journal_.shards.back()), journal_.shards.back().bytes);
+    CorpusPipeline<CuratedBatch> pipeline(inputs_, batches(), std::move(processes),
                                           journal_.position);
-    TextCount read = journal_.report.read(), kept = journal_.report.kept();
     auto saved = Clock::now();
     for (CuratedBatch batch; pipeline.next(batch);) {
-      result_.progress.input_bytes = batch.input_bytes;
-      append(std::move(batch), read, kept);
-      result_.progress.read = read;
-      result_.progress.kept = kept;
-      const bool keep_going = progress(result_.progress);
-      if (!keep_going ||
-          std::chrono::duration<double>(Clock::now() - saved).count() >= options_.save_every_s) {
+      const bool keep_going = progress(batch);
+      append(std::move(batch));
+      if (!keep_going || stops_now(saved, options_.save_every_s)) {
         save();
         saved = Clock::now();
       }
-      if (keep_going) continue;
-      result_.state = CurateResult::State::Stopped;
-      return;
+      if (!keep_going) return false;
     }
-    if (const std::string difference = identity_difference(journal_.made_from, identity());
-        !difference.empty())
-      user_error("while the inputs were being read, {}: start over with --overwrite", difference);
+    if (inputs_identity(inputs_) != identity)
+      user_error(
+          "the inputs have changed while they were being read (size or modification time): start "
+          "over with --overwrite");
     close_shard();
     for (std::size_t i = 0; i < journal_.report.steps.size(); ++i)
       journal_.report.steps[i].facts = curator.facts(i);
-    journal_.all_written = true;
-    write_curation_record(directory_ / kJournal, journal_);
+    directory_.finish(number_, journal_);
+    return true;
   }
 
-  void append(CuratedBatch batch, TextCount& read, TextCount& kept) {
+ private:
+  BatchOptions batches() const {
+    BatchOptions batches{.bytes = options_.batch_bytes};
+    batches.records.segment = batches.records.longest_line;  // a plain text is one record
+    batches.records.longest_segment = batches.records.longest_line;
+    batches.records.skip_damaged = options_.skip_invalid;
+    return batches;
+  }
+
+  void append(CuratedBatch batch) {
     CuratedShard& shard = journal_.shards.back();
     file_->write(batch.frame.data(), batch.frame.size());
     shard.bytes = file_->size();
     shard.text.documents += batch.kept.documents;
     shard.text.bytes += batch.kept.bytes;
-    const TextCount more = batch.report.read();
-    read.documents += more.documents, read.bytes += more.bytes;
-    kept.documents += batch.kept.documents, kept.bytes += batch.kept.bytes;
     journal_.report.add(std::move(batch.report),
                         static_cast<std::size_t>(options_.recipe.examples));
     journal_.skipped.insert(journal_.skipped.end(), batch.skipped.begin(), batch.skipped.end());
@@ -357,61 +261,201 @@ class Job {
     if (shard.text.bytes < options_.shard_bytes) return;
     close_shard();
     open_shard();
-    file_.emplace(temporary(journal_.shards.back()), 0);
+    file_.emplace(directory_.shard(journal_.shards.back()), 0);
   }
 
   void open_shard() {
-    journal_.shards.push_back({.file = fmt::format("{}{:05}{}", kShard, journal_.shards.size(),
-                                                   ending_of(options_.compression)),
-                               .text = {},
-                               .bytes = 0,
-                               .hash = {}});
+    journal_.shards.push_back(
+        {.file = CurationDirectory::shard_name(number_, journal_.shards.size(),
+                                               ending_of(options_.compression)),
+         .text = {},
+         .bytes = 0,
+         .hash = {}});
   }
-  // An empty last shard is left out, unless it is the only one.
+  // An empty last shard is left out.
   void close_shard() {
     CuratedShard& shard = journal_.shards.back();
     file_->sync();
     shard.hash = file_->hash();
     file_.reset();
-    if (shard.text.documents > 0 || journal_.shards.size() == 1) return;
-    fs::remove(temporary(shard));
+    if (shard.text.documents > 0) return;
+    fs::remove(directory_.shard(shard));
     journal_.shards.pop_back();
-  }
-
-  // What the last save has is kept for the next run. Without a journal these files are useless.
-  void give_up() noexcept {
-    file_.reset();
-    std::error_code ignored;
-    if (fs::exists(directory_ / kJournal, ignored)) return;
-    for (const CuratedShard& shard : journal_.shards) fs::remove(temporary(shard), ignored);
   }
 
   // Syncs the output before the journal, which must not refer to data that is not on disk.
   void save() {
     file_->sync();
-    write_curation_record(directory_ / kJournal, journal_);
+    directory_.save(number_, journal_);
   }
-
-  // The process may be killed after any of these steps; the next run then repeats them.
-  void publish() {
-    for (const CuratedShard& shard : journal_.shards)
-      if (fs::exists(temporary(shard))) fs::rename(temporary(shard), directory_ / shard.file);
-    sync_directory(directory_);
-    write_curation_record(directory_ / kReport, journal_);
-    fs::remove(directory_ / kJournal);
-    sync_directory(directory_);
-  }
-
-  fs::path temporary(const CuratedShard& shard) const { return directory_ / (shard.file + ".tmp"); }
 
   const CurateOptions& options_;
-  const fs::path directory_;
+  const CurationDirectory& directory_;
+  const std::size_t number_;
+  const std::vector<fs::path> inputs_;
   CurationRecord journal_;
   std::optional<AppendFile> file_;  // of the last shard
+};
+
+// ---- the job
+
+std::vector<fs::path> checked_inputs(const CurateOptions& options) {
+  for (const fs::path& input : options.inputs)
+    if (!fs::is_regular_file(input))
+      user_error(
+          "{} is not a regular file: an interrupted job must be able to read its inputs again",
+          input.string());
+  std::vector<fs::path> read = options.inputs;
+  for (const fs::path& file : files_of(options.recipe)) {
+    if (!fs::is_regular_file(file)) user_error("the recipe's {} is no file", file.string());
+    read.push_back(file);
+  }
+  refuse_inputs_as_output("--output", options.output, {.inputs = read});
+  return options.inputs;
+}
+
+std::string identity_of(const CurateOptions& options) {
+  const Json json = {{"inputs", inputs_identity(options.inputs)},
+                     {"recipe", to_yaml(options.recipe)},
+                     {"files of the recipe", inputs_identity(files_of(options.recipe))},
+                     {"compression", YamlScalar<CorpusCompression>::format(options.compression)},
+                     {"shard_bytes", options.shard_bytes},
+                     {"batch_bytes", options.batch_bytes},
+                     {"skip_invalid", options.skip_invalid}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+class Job {
+ public:
+  explicit Job(const CurateOptions& options)
+      : options_(options),
+        inputs_(CurationDirectory::units_of(checked_inputs(options),
+                                            static_cast<std::uint64_t>(options.shard_bytes))),
+        directory_(options.output, identity_of(options), inputs_.size()) {}
+
+  WorkStage stage() const {
+    WorkStage stage{.name = "curate"};
+    if (inputs_.empty()) return stage;
+    stage.units = inputs_.size();
+    prepare(options_.recipe, options_.read_tasks);
+    directory_.check();
+    directory_.check_idle();
+    if (!directory_.finished()) stage.missing = directory_.missing();
+    return stage;
+  }
+
+  CurateResult run(const std::function<bool(const CurateProgress&)>& progress) {
+    if (inputs_.empty()) user_error("there are no input files");
+    const Curator curator(options_);
+    fs::create_directories(options_.output);
+    const auto lock = options_.job ? nullptr : directory_.lock_all();
+    if (!options_.job) directory_.remove_if_unused();  // of a killed job
+    if (options_.overwrite) directory_.start_over();
+    directory_.check();
+    result_.units = inputs_.size();
+    if (!directory_.begin()) {
+      result_.state = CurateResult::State::WasComplete;
+      return done(*directory_.finished());
+    }
+    try {
+      write(curator, progress);
+    } catch (...) {
+      if (!options_.job) directory_.remove_if_unused();
+      throw;
+    }
+    result_.progress.read = result_.report.read();
+    result_.progress.kept = result_.report.kept();
+    if (result_.state == CurateResult::State::Stopped) return std::move(result_);
+    if (auto record = directory_.merge(most_examples(), ending_of(options_.compression)))
+      return done(std::move(*record));
+    result_.state = CurateResult::State::UnitsLeft;
+    return std::move(result_);
+  }
+
+ private:
+  std::size_t most_examples() const { return static_cast<std::size_t>(options_.recipe.examples); }
+
+  std::uint64_t bytes_of(std::size_t unit) const {
+    std::uint64_t bytes = 0;
+    for (const fs::path& input : inputs_[unit]) bytes += fs::file_size(input);
+    return bytes;
+  }
+
+  CurateResult done(CurationRecord record) {
+    result_.report = std::move(record.report);
+    result_.skipped = std::move(record.skipped);
+    result_.shards = std::move(record.shards);
+    result_.units_left = 0;
+    return std::move(result_);
+  }
+
+  // Of a unit of this job that is finished, or stopped.
+  void add(const CurationRecord& record) {
+    result_.report.add(record.report, most_examples());
+    result_.skipped.insert(result_.skipped.end(), record.skipped.begin(), record.skipped.end());
+    result_.shards.insert(result_.shards.end(), record.shards.begin(), record.shards.end());
+  }
+
+  // The finished units are left alone, also while other jobs work on theirs.
+  void write(const Curator& curator, const std::function<bool(const CurateProgress&)>& progress) {
+    const ArrayTask task = options_.job.value_or(ArrayTask{});
+    const int threads = options_.threads > 0 ? options_.threads : usable_cores();
+    std::vector<StepContext> contexts(static_cast<std::size_t>(threads),
+                                      StepContext(options_.recipe.word_mode));
+    std::vector<std::size_t> units;
+    CurateProgress& now = result_.progress;
+    for (std::size_t unit = task.number; unit < inputs_.size(); unit += task.tasks) {
+      units.push_back(unit);
+      now.input_bytes_total += bytes_of(unit);
+      const CurationRecord before = directory_.record(unit);
+      now.text_bytes_before += before.report.read().bytes;
+    }
+    std::uint64_t bytes_before = 0;
+    for (const std::size_t unit : units) {
+      if (!run_unit(unit, curator, contexts, bytes_before, progress)) return;
+      bytes_before += bytes_of(unit);
+    }
+    result_.units_left = directory_.missing().size();
+  }
+
+  // False: stopped.
+  bool run_unit(std::size_t number, const Curator& curator, std::vector<StepContext>& contexts,
+                std::uint64_t bytes_before,
+                const std::function<bool(const CurateProgress&)>& progress) {
+    if (directory_.is_finished(number)) {
+      add(directory_.record(number));
+      return true;
+    }
+    if (directory_.finished()) return true;  // another process has removed its record
+    const auto lock = directory_.lock(number);
+    Unit unit(options_, directory_, number, inputs_[number]);
+    CurateProgress now = result_.progress;
+    now.read = sum_of(result_.report.read(), unit.record().report.read());
+    now.kept = sum_of(result_.report.kept(), unit.record().report.kept());
+    const bool is_done = unit.run(curator, contexts, [&](const CuratedBatch& batch) {
+      now.input_bytes = bytes_before + batch.input_bytes;
+      now.read = sum_of(now.read, batch.report.read());
+      now.kept = sum_of(now.kept, batch.kept);
+      return progress(now);
+    });
+    add(unit.record());
+    if (!is_done) result_.state = CurateResult::State::Stopped;
+    return is_done;
+  }
+
+  static TextCount sum_of(const TextCount& a, const TextCount& b) {
+    return {a.documents + b.documents, a.bytes + b.bytes};
+  }
+
+  const CurateOptions& options_;
+  const std::vector<std::vector<fs::path>> inputs_;  // of each unit
+  const CurationDirectory directory_;
   CurateResult result_;
 };
 
 }  // namespace
+
+WorkStage curation_stage(const CurateOptions& options) { return Job(options).stage(); }
 
 CurateResult curate(const CurateOptions& options,
                     const std::function<bool(const CurateProgress&)>& progress) {

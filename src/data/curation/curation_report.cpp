@@ -10,6 +10,7 @@
 #include "core/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "data/corpora/corpus_journal.h"
 
 namespace kintsugi {
@@ -244,8 +245,12 @@ std::optional<CurationRecord> read_curation_record(const std::filesystem::path& 
 }
 
 void write_curation_record(const std::filesystem::path& path, const CurationRecord& record) {
-  write_file_atomically(path,
-                        json_of(record).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  // Several processes may write the same record at once.
+  NewFile file(path, {.own_temporary = true});
+  const std::string text =
+      json_of(record).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  file.write(text.data(), text.size());
+  file.publish();
 }
 
 }  // namespace kintsugi

@@ -67,14 +67,14 @@ struct CuratedShard {
   std::string hash;  // XXH3
 };
 
-// DIR/curation.json; while the job runs, its journal.
+// DIR/curation.json; of a unit: its journal, and what it has become in the end.
 struct CurationRecord {
   std::string made_from;  // JSON of what determines the output: inputs, recipe, options
   InputOffset position;
   CurationReport report;
   std::vector<SkippedInput> skipped;
   std::vector<CuratedShard> shards;  // of a journal the last one is open
-  bool all_written = false;          // only the renaming is left
+  bool all_written = false;          // it is no journal
 };
 // Nothing if there is no such file, UserError if it is damaged.
 std::optional<CurationRecord> read_curation_record(const std::filesystem::path& path);

@@ -54,7 +54,8 @@ std::string_view to_string(DedupStage stage) {
   return kNames[static_cast<std::size_t>(stage)];
 }
 
-DedupDirectory::DedupDirectory(const DedupOptions& options) : options_(options) {
+DedupDirectory::DedupDirectory(const DedupOptions& options, DedupAccess access)
+    : options_(options) {
   if (options_.inputs.empty()) user_error("there are no input files");
   auto& inputs = options_.inputs;
   std::sort(inputs.begin(), inputs.end(),
@@ -64,9 +65,11 @@ DedupDirectory::DedupDirectory(const DedupOptions& options) : options_(options) 
       user_error("{} is not a regular file: deduplication reads its inputs twice", input.string());
   tasks_ = options_.tasks > 0 ? options_.tasks : inputs.size();
   refuse_inputs_as_output("--output", options_.output, {.inputs = inputs});
-  fs::create_directories(options_.output);
-  if (options_.overwrite) start_over();
-  keep_identity();
+  const bool looks = access == DedupAccess::Look;
+  if (!looks) fs::create_directories(options_.output);
+  if (!looks && options_.overwrite) start_over();
+  keep_identity(access);
+  if (looks) return;
   for (const DedupStage stage :
        {DedupStage::Signatures, DedupStage::Pairs, DedupStage::Clusters, DedupStage::Remove})
     fs::create_directories(folder(stage));
@@ -191,6 +194,21 @@ std::unique_ptr<FileLock> DedupDirectory::lock_all() const {
   return lock;
 }
 
+void DedupDirectory::check_idle() const {
+  std::vector<fs::path> locks = {options_.output / "dedup.lock"};
+  for (const DedupStage stage :
+       {DedupStage::Signatures, DedupStage::Pairs, DedupStage::Clusters, DedupStage::Remove}) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(folder(stage), none))
+      if (entry.path().extension() == ".lock") locks.push_back(entry.path());
+  }
+  for (const fs::path& path : locks) {
+    std::string holder;
+    if (fs::exists(path) && !FileLock::try_take(path, holder))
+      user_error("{} is being written by {}", options_.output.string(), holder);
+  }
+}
+
 void DedupDirectory::remove_leftovers() const {
   std::vector<fs::path> leftovers;
   for (const auto& entry : fs::directory_iterator(options_.output))
@@ -240,18 +258,20 @@ DedupDirectory::Json DedupDirectory::identity() const {
   return Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-void DedupDirectory::keep_identity() const {
+void DedupDirectory::keep_identity(DedupAccess access) const {
   const fs::path path = dedup_json(options_.output);
   const Json now = identity();
   if (!fs::exists(path)) {
     std::string other;
-    for (const auto& entry : fs::directory_iterator(options_.output))
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(options_.output, none))
       if (const std::string name = entry.path().filename().string();
-          name != "dedup.lock" && !name.starts_with(".dedup.json."))
+          name != "dedup.lock" && name != "launch" && !name.starts_with(".dedup.json."))
         other = name;
     if (!other.empty() && !fs::exists(path))  // another job may have begun meanwhile
       user_error("{} has other files, such as {}: choose an empty directory",
                  options_.output.string(), other);
+    if (access == DedupAccess::Look) return;
     NewFile file(path, {.own_temporary = true});
     const std::string text = now.dump(1) + "\n";
     file.write(text.data(), text.size());

@@ -15,13 +15,15 @@
 
 namespace kintsugi {
 
+enum class DedupAccess : std::uint8_t { Work, Look };  // Look: nothing is written
+
 // The directory of a deduplication: where its files are, and which units are finished.
 class DedupDirectory {
  public:
   using Json = nlohmann::ordered_json;
 
   // Writes dedup.json. UserError if it exists with other settings or inputs.
-  explicit DedupDirectory(const DedupOptions& options);
+  explicit DedupDirectory(const DedupOptions& options, DedupAccess access = DedupAccess::Work);
 
   const DedupOptions& options() const { return options_; }
   std::size_t tasks() const { return tasks_; }
@@ -49,7 +51,8 @@ class DedupDirectory {
   // UserError if another process works on the unit; meanwhile no other can.
   std::unique_ptr<FileLock> lock(DedupStage stage, std::size_t unit) const;
   std::unique_ptr<FileLock> lock_all() const;
-  // What killed processes left. The first one under lock_all().
+  void check_idle() const;  // UserError if a process works there
+  // What killed processes left. The first one when nobody can be about to write dedup.json.
   void remove_leftovers() const;
   void remove_stale_lock(DedupStage stage, std::size_t unit) const;
 
@@ -58,7 +61,7 @@ class DedupDirectory {
   bool is_description(DedupStage stage, const Json& json) const;
   void start_over() const;
   Json identity() const;
-  void keep_identity() const;
+  void keep_identity(DedupAccess access) const;
 
   DedupOptions options_;
   std::size_t tasks_;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/usable_cores.h"
 #include "data/dedup/dedup_directory.h"
 
 namespace kintsugi {
@@ -14,21 +15,39 @@ namespace {
 
 using Json = DedupDirectory::Json;
 
+constexpr DedupStage kStages[] = {DedupStage::Signatures, DedupStage::Pairs, DedupStage::Clusters,
+                                  DedupStage::Remove};
+
 class DedupJob {
  public:
   DedupJob(const DedupOptions& options, const DedupProgress& progress)
       : directory_(with_threads(options)), progress_(progress) {}
+  // Only to look at it.
+  DedupJob(const DedupOptions& options, const DedupProgress& progress, DedupAccess access)
+      : directory_(options, access), progress_(progress) {}
+
+  std::vector<WorkStage> stages() const {
+    directory_.check_idle();
+    std::vector<WorkStage> stages;
+    for (const DedupStage stage : kStages) {
+      WorkStage& one = stages.emplace_back(
+          WorkStage{.name = std::string(to_string(stage)), .units = count(stage)});
+      for (std::size_t unit = 0; unit < *one.units; ++unit)
+        if (!is_finished(stage, unit)) one.missing.push_back(unit);
+    }
+    return stages;
+  }
 
   DedupReport run() {
     const DedupStage stage = directory_.options().stage;
     std::unique_ptr<FileLock> lock;
     if (stage == DedupStage::All) {
       lock = directory_.lock_all();
-      directory_.remove_leftovers();
     }
+    // While tasks of the first stage begin, dedup.json may be about to appear.
+    if (stage != kStages[0]) directory_.remove_leftovers();
     try {
-      for (const DedupStage one :
-           {DedupStage::Signatures, DedupStage::Pairs, DedupStage::Clusters, DedupStage::Remove})
+      for (const DedupStage one : kStages)
         if (stage == DedupStage::All || stage == one) run(one);
     } catch (const DedupStopped&) {
       report_.stopped = true;
@@ -39,7 +58,7 @@ class DedupJob {
 
  private:
   static DedupOptions with_threads(DedupOptions options) {
-    if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
+    if (options.threads == 0) options.threads = static_cast<std::size_t>(usable_cores());
     return options;
   }
 
@@ -157,6 +176,13 @@ class DedupJob {
 };
 
 }  // namespace
+
+std::vector<WorkStage> dedup_stages(const DedupOptions& options) {
+  if (!options.inputs.empty()) return DedupJob(options, {}, DedupAccess::Look).stages();
+  std::vector<WorkStage> stages;
+  for (const DedupStage stage : kStages) stages.push_back({.name = std::string(to_string(stage))});
+  return stages;
+}
 
 DedupReport deduplicate(const DedupOptions& options, const DedupProgress& progress) {
   return DedupJob(options, progress).run();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/work_stage.h"
 #include "data/dedup/minhash.h"
 
 namespace kintsugi {
@@ -66,6 +67,11 @@ struct DedupEstimate {
   double documents = 0, signature_bytes = 0, kept_bytes = 0;
 };
 DedupEstimate estimate_dedup(const DedupOptions& options);
+
+// The stages in order, each with its units and those that are missing, for job arrays. Writes
+// nothing. UserError as for `deduplicate`; also if a process works there. Without inputs, the units
+// of stages that read them are unknown.
+std::vector<WorkStage> dedup_stages(const DedupOptions& options);
 
 DedupReport deduplicate(const DedupOptions& options, const DedupProgress& progress);
 
