@@ -271,7 +271,7 @@ TEST_F(LaunchArrays, MistakesAreOneLine) {
   EXPECT_THAT(refused(cores + "--array 3" + kDedup + " --stage pairs"), HasSubstr("--stage is"));
   EXPECT_THAT(refused(cores + "--array 3" + kDedup + " --overwrite"), HasSubstr("--overwrite"));
   EXPECT_THAT(refused(cores + "--array 3 --nodes 2" + kDedup), HasSubstr("--nodes has no effect"));
-  EXPECT_THAT(refused(cores + "--after 3" + kDedup), HasSubstr("no effect"));
+  EXPECT_THAT(refused(cores + "--after 3" + kDedup), HasSubstr("without --array"));
   EXPECT_THAT(refused(cores + "--array x" + kDedup), HasSubstr("x"));
   directory_.write("bad.yaml", "steps:\n  - repaire:\n");
   EXPECT_THAT(refused(cores + "--array 1 -- data curate bad.yaml --input '*.jsonl' --output out"),

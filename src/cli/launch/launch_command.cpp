@@ -107,7 +107,7 @@ void refuse_idle_options(const CLI::App& command, const std::string& config) {
   }
   for (const std::string& name : given)
     if (has({"--ranks", "--now", "--parts", "--csv", "--markdown", "--overwrite", "--after",
-             "--cpus", "words"},
+             "--cpus"},
             name))
       user_error("{} has no effect here: see kintsugi launch --help", name);
 }
@@ -253,6 +253,9 @@ void launch_array(LaunchArguments& arguments) {
 }
 
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {
+  if (arguments.array.empty() && !arguments.words.empty())
+    user_error("kintsugi launch does not take '{}' without --array; --help lists its arguments",
+               arguments.words.front());
   refuse_idle_options(command, arguments.request.config);
   if (!arguments.status.empty()) return show_runs(arguments.status);
   if (!arguments.cancel.empty()) return cancel_runs(arguments.cancel, arguments.now);
