@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
-#include <variant>
 
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -11,6 +12,7 @@
 #include "core/progress.h"
 #include "core/units.h"
 #include "data/curation/curate_job.h"
+#include "eval/run/contamination.h"
 #include "eval/run/task_set.h"
 #include "eval/task_data.h"
 #include "train/stop_requests.h"
@@ -24,41 +26,11 @@ struct CurateCommand {
   CurateOptions options;
 };
 
-// The question with the right answer, and with the others.
-ReferenceSample reference_of(const EvalTask& task, const DocumentRequests& requests) {
-  ReferenceSample reference{.task = task.name, .sample = {}, .text = {}};
-  const auto text_of = [](const EvalRequest& request, const std::string& answer) {
-    return request.context + " " + answer;
-  };
-  const auto* const right = std::get_if<std::int64_t>(&requests.gold);
-  for (std::size_t i = 0; i < requests.requests.size(); ++i) {
-    const EvalRequest& request = requests.requests[i];
-    const std::string text =
-        text_of(request, request.continuation.empty() && !requests.targets.empty()
-                             ? requests.targets.front()
-                             : request.continuation);
-    const bool is_main = right == nullptr || requests.choices.empty()
-                             ? i == 0
-                             : static_cast<std::int64_t>(i) == *right;
-    if (is_main)
-      reference.text = text;
-    else
-      reference.others.push_back(text);
-  }
-  return reference;
-}
-
 std::vector<ReferenceSample> read_task_samples(const std::vector<std::string>& names) {
   std::vector<ReferenceSample> samples;
-  for (EvalTask& task : find_tasks(names, {}).tasks) {
-    task.shots = 0;
-    task.format.description.clear();
+  for (const EvalTask& task : find_tasks(names, {}).tasks) {
     const TaskDocuments documents = read_documents(task, task.split, read_whole_text);
-    FewShotSampler none(task, {});
-    for (std::size_t i = 0; i < documents.documents.size(); ++i) {
-      samples.push_back(reference_of(task, make_requests(task, documents.documents[i], none)));
-      samples.back().sample = documents.where(i);
-    }
+    std::ranges::move(reference_samples(task, documents), std::back_inserter(samples));
   }
   return samples;
 }

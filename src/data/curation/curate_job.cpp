@@ -79,6 +79,9 @@ class Curator {
   std::map<std::string, std::int64_t> facts(std::size_t step) const {
     return steps_[step].step ? steps_[step].step->facts() : std::map<std::string, std::int64_t>();
   }
+  std::map<std::string, SearchedTask> tasks(std::size_t step) const {
+    return steps_[step].step ? steps_[step].step->tasks() : std::map<std::string, SearchedTask>();
+  }
 
   CuratedBatch process(const CorpusBatch& batch, StepContext& context) const {
     CuratedBatch result;
@@ -161,8 +164,7 @@ class Curator {
         context.leaks.clear();
         rule = steps_[i].step->apply(document, context);
         for (const auto& [name, count] : context.notes) counts.notes[std::string(name)] += count;
-        for (const auto& [sample, share] : context.leaks)
-          counts.leaks[std::string(sample)] = {.documents = 1, .share = share};
+        for (const StepContext::Leak& leak : context.leaks) add_leak(leak, counts);
       }
       if (with_examples && !steps_[i].sample && (!rule.empty() || before != document.text))
         report.add_example({.order = hash64(origin),
@@ -178,6 +180,13 @@ class Curator {
       counts.out.add(std::ssize(document.text));
     }
     return copies;
+  }
+
+  static void add_leak(const StepContext::Leak& leak, StepReport& counts) {
+    StepReport::Leak& sum = counts.leaks[std::string(leak.sample)];
+    ++sum.documents;
+    sum.share = std::max(sum.share, leak.share);
+    sum.hash = hex64(leak.hash);
   }
 
   static std::string language_of(const CuratedDocument& document) {
@@ -335,8 +344,10 @@ class Job {
         !difference.empty())
       user_error("while the inputs were being read, {}: start over with --overwrite", difference);
     close_shard();
-    for (std::size_t i = 0; i < journal_.report.steps.size(); ++i)
+    for (std::size_t i = 0; i < journal_.report.steps.size(); ++i) {
       journal_.report.steps[i].facts = curator.facts(i);
+      journal_.report.steps[i].tasks = curator.tasks(i);
+    }
     journal_.all_written = true;
     write_curation_record(directory_ / kJournal, journal_);
   }

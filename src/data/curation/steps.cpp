@@ -1,7 +1,6 @@
 #include "data/curation/steps.h"
 
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "data/curation/folded_words.h"
 #include "data/tokenizers/normalizer.h"
 #include "data/tokenizers/unicode.h"
 
@@ -237,10 +237,6 @@ class WordStep : public DocumentStep {
 };
 
 }  // namespace
-
-char32_t lower_case(char32_t character) {
-  return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character)));
-}
 
 std::int64_t Sample::copies(const CuratedDocument& document) const {
   double wanted = keep;

@@ -131,6 +131,34 @@ std::string replace_invalid_utf8(std::string_view bytes) {
   return text;
 }
 
+bool is_cased(char32_t c) {
+  const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+      return true;
+    default:
+      return c == 0xAA || c == 0xBA || in(0x2160, 0x217F) || in(0x24B6, 0x24E9) ||
+             in(0x1F130, 0x1F149) || in(0x1F150, 0x1F169) || in(0x1F170, 0x1F189);
+  }
+}
+
+bool is_case_ignorable(char32_t c) {
+  constexpr std::u32string_view kInsideWords =
+      U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+      return true;
+    default:
+      return kInsideWords.find(c) != std::u32string_view::npos;
+  }
+}
+
 const UnicodeClasses& UnicodeClasses::get() {
   static const UnicodeClasses classes;
   return classes;
