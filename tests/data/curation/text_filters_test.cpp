@@ -91,8 +91,8 @@ TEST(Words, AreThoseOfTheRestatedRules) {
     WordSplitter(WordMode::Tokens).split(text, words);
     std::vector<std::string> found;
     for (const Word& word : words) {
-      found.emplace_back(word.text);
-      EXPECT_EQ(word.characters, character_count(word.text)) << item;
+      found.emplace_back(word.text());
+      EXPECT_EQ(word.characters(), character_count(word.text())) << item;
     }
     EXPECT_EQ(found, item[1].get<std::vector<std::string>>()) << item;
   }
@@ -106,7 +106,7 @@ TEST(Words, OfOneChunkTakeLinearTime) {
     std::vector<Word> words;
     WordSplitter(WordMode::Tokens).split(text, words);
     std::string joined;
-    for (const Word& word : words) joined += word.text;
+    for (const Word& word : words) joined += word.text();
     EXPECT_EQ(joined, text) << part;
   }
 }
