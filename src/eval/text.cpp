@@ -9,15 +9,6 @@
 namespace kintsugi {
 namespace {
 
-constexpr char32_t kCapitalSigma = 0x3A3, kSigma = 0x3C3, kFinalSigma = 0x3C2;
-constexpr char32_t kDottedCapitalI = 0x130;  // becomes an i and a combining dot
-
-bool is_final_sigma_at(const std::vector<char32_t>& text, std::size_t at) {
-  std::size_t before = at, after = at;
-  return is_final_sigma([&] { return before == 0 ? U'\0' : text[--before]; },
-                        [&] { return ++after < text.size() ? text[after] : U'\0'; });
-}
-
 void append_upper(std::string& text, char32_t c) {
   const auto simple = [](utf8proc_int32_t from) {
     return static_cast<char32_t>(utf8proc_toupper(from));
@@ -118,19 +109,7 @@ std::size_t count_words(std::string_view text) {
 
 std::string lower(std::string_view text) {
   const std::vector<char32_t> points = code_points_of(text);
-  std::string result;
-  result.reserve(text.size());
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (points[i] == kCapitalSigma) {
-      utf8_append(result, is_final_sigma_at(points, i) ? kFinalSigma : kSigma);
-    } else if (points[i] == kDottedCapitalI) {
-      result += "i\u0307";
-    } else {
-      utf8_append(result, static_cast<char32_t>(
-                              utf8proc_tolower(static_cast<utf8proc_int32_t>(points[i]))));
-    }
-  }
-  return result;
+  return lower_text(std::u32string_view(points.data(), points.size()));
 }
 
 std::string upper(std::string_view text) {

@@ -163,6 +163,8 @@ std::vector<std::filesystem::path> files_of(const Recipe& recipe) {
     if (step.fineweb2) files.emplace_back(step.fineweb2->thresholds);
     if (step.decontaminate)
       files.insert(files.end(), step.decontaminate->texts.begin(), step.decontaminate->texts.end());
+    if (step.c4_bad_words)
+      files.insert(files.end(), step.c4_bad_words->lists.begin(), step.c4_bad_words->lists.end());
     if (step.words) files.insert(files.end(), step.words->lists.begin(), step.words->lists.end());
   }
   return files;

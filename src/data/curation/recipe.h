@@ -14,6 +14,7 @@
 #include "data/curation/personal_data.h"
 #include "data/curation/steps.h"
 #include "data/curation/text_filters.h"
+#include "data/curation/web_filters.h"
 
 namespace kintsugi {
 
@@ -35,6 +36,9 @@ struct RecipeStep {
   std::optional<GopherQuality> gopher_quality;
   std::optional<GopherRepetition> gopher_repetition;
   std::optional<C4Lines> c4;
+  std::optional<C4Paragraphs> c4_paragraphs;
+  std::optional<C4BadWords> c4_bad_words;
+  std::optional<RefinedWebLines> refinedweb_lines;
   std::optional<FineWebQuality> fineweb_quality;
   std::optional<FineWeb2> fineweb2;
   std::optional<PersonalData> personal_data;
@@ -50,6 +54,9 @@ void describe(V& v, RecipeStep& s) {
   v("gopher_quality", s.gopher_quality);
   v("gopher_repetition", s.gopher_repetition);
   v("c4", s.c4);
+  v("c4_paragraphs", s.c4_paragraphs);
+  v("c4_bad_words", s.c4_bad_words);
+  v("refinedweb_lines", s.refinedweb_lines);
   v("fineweb_quality", s.fineweb_quality);
   v("fineweb2", s.fineweb2);
   v("personal_data", s.personal_data);

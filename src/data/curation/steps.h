@@ -118,6 +118,9 @@ void describe(V& v, WordFilter& f) {
 }
 std::unique_ptr<DocumentStep> make_step(const WordFilter& settings);
 
+// The lines of files that are neither empty nor comments.
+std::vector<std::string> list_entries(const std::vector<std::string>& files);
+
 // The host of an address in lower case without "www."; empty if it has none.
 std::string host_of(std::string_view url);
 

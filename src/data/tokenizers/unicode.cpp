@@ -159,6 +159,39 @@ bool is_case_ignorable(char32_t c) {
   }
 }
 
+std::string lower_text(std::u32string_view text) {
+  constexpr char32_t kCapitalSigma = 0x3A3, kSigma = 0x3C3, kFinalSigma = 0x3C2;
+  constexpr char32_t kDottedCapitalI = 0x130;  // becomes an i and a combining dot
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char32_t c = text[i];
+    if (c < 0x80) {
+      result += static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+    } else if (c == kCapitalSigma) {
+      std::size_t before = i, after = i;
+      const bool is_final =
+          is_final_sigma([&] { return before == 0 ? U'\0' : text[--before]; },
+                         [&] { return ++after < text.size() ? text[after] : U'\0'; });
+      utf8_append(result, is_final ? kFinalSigma : kSigma);
+    } else if (c == kDottedCapitalI) {
+      result += "i\u0307";
+    } else {
+      utf8_append(result,
+                  static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+    }
+  }
+  return result;
+}
+
+std::string lower_text(std::string_view text) {
+  std::u32string characters;
+  characters.reserve(text.size());
+  for (std::size_t i = 0, length = 0; i < text.size(); i += length)
+    characters += utf8_decode(text, i, length);
+  return lower_text(characters);
+}
+
 const UnicodeClasses& UnicodeClasses::get() {
   static const UnicodeClasses classes;
   return classes;

@@ -53,6 +53,10 @@ bool is_final_sigma(Before&& before, After&& after) {
   return meets_cased(before) && !meets_cased(after);
 }
 
+// str.lower() of Python, with the final sigma. Of a text: valid UTF-8.
+std::string lower_text(std::u32string_view characters);
+std::string lower_text(std::string_view text);
+
 // The character classes that the regular expressions of pre-tokenizers use.
 class UnicodeClasses {
  public:

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "data/curation/web_filters.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 
@@ -72,15 +73,71 @@ TEST(TextFilters, GopherRepetition) {
 }
 TEST(TextFilters, FineWebQuality) { check_filter<FineWebQuality>("fineweb_quality.json", 900); }
 
-TEST(TextFilters, C4RemovesLinesAndDocuments) {
-  const json cases = filter_cases("c4.json")["items"];
+template <class Filter>
+void check_edits(const std::string& name, std::size_t least) {
+  const json cases = filter_cases(name)["items"];
   for (const json& item : cases) {
     const std::string before = item["text"];
     std::string text = before;
-    EXPECT_EQ(filter_with<C4Lines>(item["settings"]).edit(text), item["removed"]) << item;
+    EXPECT_EQ(filter_with<Filter>(item["settings"]).edit(text), item["removed"]) << item;
     EXPECT_EQ(text, item["left"].is_null() ? before : item["left"].get<std::string>()) << item;
   }
-  EXPECT_GE(cases.size(), 600u);
+  EXPECT_GE(cases.size(), least);
+}
+
+TEST(TextFilters, C4RemovesLinesAndDocuments) { check_edits<C4Lines>("c4.json", 600); }
+TEST(TextFilters, RefinedWebRemovesLinesAndDocuments) {
+  check_edits<RefinedWebLines>("refinedweb_lines.json", 600);
+}
+
+TEST(TextFilters, C4CountsParagraphs) {
+  const json cases = filter_cases("c4_paragraphs.json")["items"];
+  for (const json& item : cases) {
+    const std::string text = filter_text(item[0]);
+    const auto filter = filter_with<C4Paragraphs>(item[1]);
+    EXPECT_EQ(filter.removed_by(TextMeasures(text, WordMode::Whitespace)), item[2]) << item;
+  }
+  EXPECT_GE(cases.size(), 300u);
+}
+
+class C4BadWordList : public testing::Test {
+ protected:
+  std::string removed_by(const C4BadWords& settings, const std::string& text,
+                         const std::string& language = "") {
+    auto document = CuratedDocument::of_text(text, "text");
+    document.language = language;
+    StepContext context;
+    return std::string(make_step(settings)->apply(document, context));
+  }
+  C4BadWords settings(const json& entries) {
+    std::string list = "# entries\n";
+    for (const json& entry : entries) list += entry.get<std::string>() + " \n";
+    directory_.write("list", list + "\n");
+    return {.lists = {(directory_ / "list").string()}, .language = {}};
+  }
+  TemporaryDirectory directory_;
+};
+
+TEST_F(C4BadWordList, IsFoundBetweenWords) {
+  const json file = filter_cases("c4_bad_words.json");
+  C4BadWords between = settings(file["off"]), inside = between;
+  inside.inside_words = true;
+  for (const json& item : file["items"]) {
+    EXPECT_EQ(removed_by(between, item[0]), item[1]) << item;
+    EXPECT_EQ(removed_by(inside, item[0]), item[2]) << item;
+  }
+  EXPECT_GE(file["items"].size(), 300u);
+}
+
+TEST_F(C4BadWordList, IsOfALanguageAndKeepsAFraction) {
+  C4BadWords some = settings({"bad"});
+  some.language = "fi";
+  EXPECT_EQ(removed_by(some, "so bad", "fi"), "c4_bad_words.listed");
+  EXPECT_EQ(removed_by(some, "so bad", "sv"), "");
+  some.keep_fraction = 0.25;
+  int kept = 0;
+  for (int i = 0; i < 400; ++i) kept += removed_by(some, "bad " + std::to_string(i), "fi").empty();
+  EXPECT_NEAR(kept, 100, 35);  // four standard deviations
 }
 
 TEST(Words, AreThoseOfTheRestatedRules) {
