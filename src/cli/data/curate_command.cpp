@@ -5,6 +5,8 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/data/model_classifier.h"
+#include "cli/engine.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -68,7 +70,9 @@ void report(const CurateCommand& command, const CurateResult& result, double ela
 void run_curate(CurateCommand& command) {
   CurateOptions& options = command.options;
   options.recipe = read_recipe(read_text_file(command.recipe), command.recipe);
-  options.read_tasks = read_task_samples;
+  options.sources = {.read_tasks = read_task_samples, .open_classifier = open_classifier};
+  for (RecipeStep& step : options.recipe.steps)
+    if (step.classify) step.classify->model = model_directory(step.classify->model).string();
   options.inputs = expand_inputs(command.inputs);
   options.output = command.output;
   options.shard_bytes = parse_bytes(command.shard_size);

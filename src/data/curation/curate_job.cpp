@@ -73,7 +73,7 @@ std::string shortened(std::string_view text) {
 class Curator {
  public:
   explicit Curator(const CurateOptions& options)
-      : options_(options), steps_(prepare(options.recipe, options.read_tasks)) {}
+      : options_(options), steps_(prepare(options.recipe, options.sources)) {}
 
   // Each thread has a context of its own.
   std::map<std::string, std::int64_t> facts(std::size_t step) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/yaml_reader.h"
+#include "data/curation/classify.h"
 #include "data/curation/decontamination.h"
 #include "data/curation/language_id.h"
 #include "data/curation/personal_data.h"
@@ -41,6 +42,7 @@ struct RecipeStep {
   std::optional<RefinedWebLines> refinedweb_lines;
   std::optional<FineWebQuality> fineweb_quality;
   std::optional<FineWeb2> fineweb2;
+  std::optional<Classify> classify;
   std::optional<PersonalData> personal_data;
   std::optional<Decontamination> decontaminate;
   std::optional<Sample> sample;
@@ -59,6 +61,7 @@ void describe(V& v, RecipeStep& s) {
   v("refinedweb_lines", s.refinedweb_lines);
   v("fineweb_quality", s.fineweb_quality);
   v("fineweb2", s.fineweb2);
+  v("classify", s.classify);
   v("personal_data", s.personal_data);
   v("decontaminate", s.decontaminate);
   v("sample", s.sample);
@@ -94,6 +97,11 @@ struct PreparedStep {
   std::unique_ptr<DocumentStep> step;
   std::optional<Sample> sample;
 };
-std::vector<PreparedStep> prepare(const Recipe& recipe, const ReadReferences& read_tasks);
+// What steps are given from outside of this folder.
+struct StepSources {
+  ReadReferences read_tasks = {};
+  OpenClassifier open_classifier = {};
+};
+std::vector<PreparedStep> prepare(const Recipe& recipe, const StepSources& sources);
 
 }  // namespace kintsugi

@@ -616,8 +616,9 @@ def paragraph_cases(draw):
     for letter in ("x", "é", "漢", "🙂", " "):
         for lengths in ([200] * 3, [199, 200, 200], [200, 200], [1, 200, 3, 201, 0, 200], [199] * 9):
             for end in ("", "\n", "\r\n"):
-                text = "\n".join(letter * length for length in lengths) + end
-                cases.append([text, {}, c4_paragraphs(text, {})])
+                parts = [[part, count] for length in lengths for part, count in (["\n", 1], [letter, length])][1:]
+                text = "".join(part * count for part, count in parts) + end
+                cases.append([parts + [[end, 1]], {}, c4_paragraphs(text, {})])
     for _ in range(280):
         text = draw.choice(BREAKS).join(draw.choice(LANGUAGES[:6] + PHRASES[:9]) for _ in range(draw.choice([1, 2, 4])))
         longest = max(map(len, text.split("\n")))
@@ -691,5 +692,5 @@ if __name__ == "__main__":
     print("c4.json", write("c4.json", {}, c4_cases(random.Random(5))), "bytes")
     print("refinedweb_lines.json", write("refinedweb_lines.json", {}, refinedweb_cases(random.Random(6))), "bytes")
     print("c4_paragraphs.json", write("c4_paragraphs.json", {},
-                                      [[compact(text), *rest] for text, *rest in paragraph_cases(random.Random(7))]))
+                                      [[compact(text) if isinstance(text, str) else text, *rest] for text, *rest in paragraph_cases(random.Random(7))]))
     print("c4_bad_words.json", write("c4_bad_words.json", BAD_WORDS, bad_word_cases(random.Random(8))), "bytes")
