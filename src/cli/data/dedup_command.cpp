@@ -20,6 +20,7 @@ namespace {
 struct DedupCommand {
   std::vector<std::string> inputs;
   std::string output, by = "words", preset = "datatrove", stage = "all", job, memory = "4GiB";
+  std::string compression = "zstd";
   std::string hash, ngram, bands, rows, bits;
   DedupOptions options;
 };
@@ -119,6 +120,7 @@ void run_dedup(DedupCommand& command) {
   options.shape = shape_of(command);
   options.stage = stage_of(command.stage);
   options.memory = parse_bytes(command.memory);
+  options.packing = command.compression == "gzip" ? "gz" : "zst";
   read_job(command.job, options);
   if (options.overwrite && options.stage != DedupStage::All)
     user_error("--overwrite starts over with all stages: leave out --stage");
@@ -180,8 +182,8 @@ void add_data_dedup(CLI::App& data) {
       kShowDefault);
   add("--memory", command->memory, "for buffers and clusters", TypeName{"SIZE"},
       byte_count(at_least(1 << 20)), kShowDefault);
-  add("--packing", options.packing, "of the kept documents: zst or gz",
-      CLI::IsMember({"zst", "gz"}), kShowDefault);
+  add("--compression", command->compression, "of the kept documents",
+      CLI::IsMember({"zstd", "gzip"}), kShowDefault);
   add("--cluster-size", options.cluster_size,
       "add minhash_cluster_size to each kept document: how many were similar");
   add("--skip-invalid", options.skip_invalid,
