@@ -237,7 +237,11 @@ std::string_view TextMeasures::bytes_of(std::size_t word, std::size_t n) const {
   return std::string_view(joined_.bytes).substr(begin, joined_.begin[word + n] - begin);
 }
 
-void TextMeasures::clear_slots() const { slots_.assign(2 * words_.size() + 2, Slot{}); }
+// Fewer free ones if there are many, for their memory.
+void TextMeasures::clear_slots() const {
+  const std::size_t words = words_.size();
+  slots_.assign(words < 1 << 16 ? slots_for(words) : 2 * words, Slot{});
+}
 
 // The place in slots_ with this hash that is equal to `place`; if there is none, `place` is added.
 template <class Equal>

@@ -257,6 +257,9 @@ void TaskEvaluation::find_contamination(const EvaluationOptions& options, const 
         evaluated == task.all_documents
             ? reports.of(task.task, task.data, evaluated)
             : reports.of(task.task, read_documents(task.task, task.task.split, read), evaluated);
+    if (task.contamination->out_of_reach > 0)
+      log_note("{}: {} of {} questions were out of reach of the search, and count as clean",
+               task.task.name, task.contamination->out_of_reach, task.all_documents);
   }
   for (const std::string& path : reports.with_removed_documents())
     log_note("{}: the documents with questions were removed from this corpus", path);

@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "data/curation/web_filters.h"
 #include "support/paths.h"
@@ -43,6 +44,24 @@ WordMode word_mode(const std::string& name) {
   return name == "tokens" ? WordMode::Tokens : WordMode::Whitespace;
 }
 
+std::u32string characters_of(std::string_view text) {
+  std::u32string characters;
+  for (std::size_t i = 0, length = 0; i < text.size(); i += length)
+    characters += utf8_decode(text, i, length);
+  return characters;
+}
+// Of str.splitlines.
+bool ends_line(char32_t c) {
+  return (c >= 0xA && c <= 0xD) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
+         c == 0x2029;
+}
+std::int64_t line_count(const std::u32string& text) {
+  std::int64_t lines = !text.empty() && !ends_line(text.back());
+  for (std::size_t i = 0; i < text.size(); ++i)
+    lines += ends_line(text[i]) && !(text[i] == '\n' && i > 0 && text[i - 1] == '\r');
+  return lines;
+}
+
 template <class Filter>
 void check_filter(const std::string& name, std::size_t least) {
   const json cases = filter_cases(name);
@@ -72,6 +91,33 @@ TEST(TextFilters, GopherRepetition) {
   check_filter<GopherRepetition>("gopher_repetition.json", 1000);
 }
 TEST(TextFilters, FineWebQuality) { check_filter<FineWebQuality>("fineweb_quality.json", 900); }
+
+// Counting is done in blocks of bytes; the words and lines themselves are found one by one.
+TEST(TextFilters, BlocksOfBytesAreCountedAsSingleOnes) {
+  const std::vector<std::string> parts = {
+      " ",      "a",  "bc",     "\n",     "\r\n",   "\x1c",   "\x1f",   "\u0085",
+      "\u00a0", "é",  "\u1680", "\u169b", "\u2003", "\u2014", "\u2028", "\u205f",
+      "\u3000", "、", "漢",     "🙂",   "\u202f", "\u200b", "\t"};
+  std::mt19937 random(11);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    const unsigned kinds = 1 + random() % 23;  // few kinds: long sequences without others
+    for (unsigned n = random() % 200; n > 0; --n) text += parts[random() % kinds];
+    TextMeasures measures(text, WordMode::Whitespace);
+    EXPECT_EQ(count_split_words(text), std::ssize(measures.words())) << text;
+    std::int64_t characters = 0, newlines = 0, lines = 0;
+    for (const char32_t c : characters_of(text)) {
+      ++characters;
+      newlines += c == '\n';
+    }
+    EXPECT_EQ(character_count(text), characters) << text;
+    EXPECT_EQ(byte_count(text, '\n'), newlines) << text;
+    std::string joined;
+    for (std::string_view rest = text; !rest.empty(); ++lines) joined += take_line(rest);
+    EXPECT_EQ(lines, line_count(characters_of(text))) << text;
+    for (const char32_t c : characters_of(joined)) EXPECT_FALSE(ends_line(c));
+  }
+}
 
 template <class Filter>
 void check_edits(const std::string& name, std::size_t least) {
