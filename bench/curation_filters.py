@@ -43,13 +43,23 @@ WORD = re.compile("[%s\u200c\u200d]+" % rules.character_class(
 def questions(texts, sequences):
     """Questions of 50 random words with so many sequences of 13 words, and some that documents have."""
     draw = random.Random(1)
-    vocabulary = sorted({word for text in texts[:300] for word in text.split()})
+    vocabulary = sorted({word for text in texts[:300] for word in WORD.findall(text.lower())})
     for _ in range(sequences // 38):
         yield " ".join(draw.choice(vocabulary) for _ in range(50))
     for text in texts[::500]:
         words = WORD.findall(text.lower())
         if len(words) > 60:
             yield " ".join(words[10:50])
+
+
+def sequences_of(asked):
+    """Those of 13 words that at most 10 questions have."""
+    owners = {}
+    for question in asked:
+        words = WORD.findall(question.lower())
+        for sequence in {tuple(words[i:i + 13]) for i in range(len(words) - 12)}:
+            owners[sequence] = owners.get(sequence, 0) + 1
+    return {sequence for sequence, count in owners.items() if count <= 10}
 
 
 def has_sequence(text, known):
@@ -170,10 +180,7 @@ def main():
     ours = "".join(line + "\n" for line in ours.splitlines() if not line.startswith("index"))
     some = texts[:: max(1, len(texts) // 2000)]
     python = measure(some, split)
-    known = set()
-    for question in asked:
-        words = WORD.findall(question.lower())
-        known.update(tuple(words[i:i + 13]) for i in range(len(words) - 12))
+    known = sequences_of(asked)
     python["decontaminate"] = rate(some, lambda t: has_sequence(t, known))
     python["personal_data"] = rate(some, personal.find)
     python["numbers"] = rate(numbers, personal.find)
