@@ -224,13 +224,13 @@ std::int64_t byte_count(std::string_view text, char byte) {
 namespace {
 
 // White space that is ASCII; other bytes may begin another one.
-bool is_ascii_space(char byte) {
+[[gnu::always_inline]] inline bool is_ascii_space(char byte) {
   const auto c = static_cast<unsigned char>(byte);
-  return c == ' ' || static_cast<unsigned char>(c - 0x9) <= 4 ||
-         static_cast<unsigned char>(c - 0x1C) <= 3;
+  return (c == ' ') | (static_cast<unsigned char>(c - 0x9) <= 4) |
+         (static_cast<unsigned char>(c - 0x1C) <= 3);
 }
-// Whether these bytes begin another white space. Without branches, for vector units.
-bool begins_wide_space(char first, char second, char third) {
+// Whether these bytes begin another white space.
+[[gnu::always_inline]] inline bool begins_wide_space(char first, char second, char third) {
   const auto a = static_cast<unsigned char>(first), b = static_cast<unsigned char>(second),
              c = static_cast<unsigned char>(third);
   const bool general = (b == 0x80) & ((c <= 0x8A) | (c == 0xA8) | (c == 0xA9) | (c == 0xAF));
@@ -251,10 +251,10 @@ std::int64_t count_split_words(std::string_view text) {
       other = 0;
 #pragma omp simd reduction(| : other) reduction(+ : begins)
       for (std::size_t k = i; k < i + kBlock; ++k) {
-        other = static_cast<std::uint8_t>(
-            other | (begins_wide_space(text[k], text[k + 1], text[k + 2]) ? 1 : 0));
+        other =
+            static_cast<std::uint8_t>(other | begins_wide_space(text[k], text[k + 1], text[k + 2]));
         begins = static_cast<std::uint8_t>(
-            begins + (is_ascii_space(text[k]) && !is_ascii_space(text[k + 1]) ? 1 : 0));
+            begins + (is_ascii_space(text[k]) & !is_ascii_space(text[k + 1])));
       }
     }
     if (other == 0 &&
@@ -276,11 +276,12 @@ std::int64_t count_split_words(std::string_view text) {
 
 namespace {
 
-// Whether a byte ends a line or begins a character that does.
+// Whether a byte ends a line or begins a character that does. Without branches, as below, for
+// vector units.
 bool may_end_line(char byte) {
   const auto c = static_cast<unsigned char>(byte);
-  return static_cast<unsigned char>(c - 0xA) <= 3 || static_cast<unsigned char>(c - 0x1C) <= 2 ||
-         c == 0xC2 || c == 0xE2;
+  return (static_cast<unsigned char>(c - 0xA) <= 3) | (static_cast<unsigned char>(c - 0x1C) <= 2) |
+         (c == 0xC2) | (c == 0xE2);
 }
 
 // The first such byte at or behind `begin`, or the end of the text.
@@ -290,7 +291,7 @@ std::size_t find_line_end(std::string_view text, std::size_t begin) {
     std::uint8_t found = 0;
 #pragma omp simd reduction(| : found)
     for (std::size_t i = 0; i < kBlock; ++i)
-      found = static_cast<std::uint8_t>(found | (may_end_line(text[begin + i]) ? 1 : 0));
+      found = static_cast<std::uint8_t>(found | may_end_line(text[begin + i]));
     if (found != 0) break;
   }
   while (begin < text.size() && !may_end_line(text[begin])) ++begin;
