@@ -1,6 +1,8 @@
 // How quickly the quality filters judge documents, on one core, and what they say of each:
 // bench/curation_filters.py compares both with the same rules in Python.
 //   build/bench_curation_filters --input documents.jsonl --verdicts verdicts.txt
+// With --questions (JSONL), how quickly documents are searched for them; with --numbers (JSONL),
+// how quickly personal data is found in them.
 #include <fmt/core.h>
 #include <time.h>
 
@@ -11,6 +13,8 @@
 
 #include "core/error.h"
 #include "data/corpora/record_reader.h"
+#include "data/curation/decontamination.h"
+#include "data/curation/personal_data.h"
 #include "data/curation/text_filters.h"
 #include "data/tokenizers/normalizer.h"
 
@@ -112,6 +116,44 @@ class Bench {
     });
   }
 
+  void find_personal_data(const char* name) const {
+    const PersonalData settings;
+    std::size_t spans = 0;
+    measure(name, [&](const std::string& text) {
+      spans += settings.find(text).size();
+      return std::string_view();
+    });
+  }
+
+  // A line for each document: 1 if it has a question.
+  void find_questions(const std::string& questions, const std::string& verdicts) const {
+    const auto read = [&](const std::vector<std::string>&) {
+      std::vector<ReferenceSample> samples;
+      for (std::string& text : read_documents(questions))
+        samples.push_back({"t", std::to_string(samples.size()), std::move(text)});
+      return samples;
+    };
+    const double begin = cpu_clock();
+    const auto step = make_step(Decontamination{.tasks = {"t"}, .texts = {}}, read);
+    fmt::print("index {:.2f} s\n", cpu_clock() - begin);
+    std::vector<CuratedDocument> documents;
+    for (const std::string& text : texts_) {
+      documents.emplace_back();
+      documents.back().text = text;
+    }
+    StepContext context;
+    std::size_t next = 0;
+    const auto judge = [&](const std::string&) {
+      context.leaks.clear();
+      const auto rule = step->apply(documents[next], context);
+      next = (next + 1) % documents.size();
+      return rule;
+    };
+    measure("decontaminate", judge);
+    std::ofstream file(verdicts);
+    for (const std::string& text : texts_) file << !judge(text).empty() << '\n';
+  }
+
   // A line for each document: what each filter removes it for, with the published thresholds.
   void write_verdicts(const std::string& path, WordMode mode) const {
     const Filters filters;
@@ -136,10 +178,12 @@ class Bench {
 
 int main(int argc, char** argv) {
   CLI::App app("How quickly the quality filters judge documents");
-  std::string input, verdicts, mode = "tokens";
+  std::string input, verdicts, questions, numbers, mode = "tokens";
   double seconds = 2;
   app.add_option("--input", input, "JSONL with \"text\"")->required();
   app.add_option("--verdicts", verdicts, "The file for what the filters say of each document");
+  app.add_option("--questions", questions, "JSONL of questions that documents are searched for");
+  app.add_option("--numbers", numbers, "JSONL of texts full of numbers");
   app.add_option("--words", mode)->check(CLI::IsMember({"tokens", "whitespace"}));
   app.add_option("--seconds", seconds, "Each; whole passes")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -147,6 +191,9 @@ int main(int argc, char** argv) {
     const WordMode words = mode == "tokens" ? WordMode::Tokens : WordMode::Whitespace;
     const Bench bench(read_documents(input), seconds);
     bench.run(words);
+    bench.find_personal_data("personal_data");
+    if (!numbers.empty()) Bench(read_documents(numbers), seconds).find_personal_data("numbers");
+    if (!questions.empty()) bench.find_questions(questions, verdicts + ".questions");
     if (!verdicts.empty()) bench.write_verdicts(verdicts, words);
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());

@@ -15,6 +15,7 @@ import glob
 import gzip
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import unicodedata
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/data/curation"))
 import make_filter_cases as rules  # noqa: E402
+import make_personal_data_cases as personal  # noqa: E402
 
 LANGUAGES = ["", "cs", "da", "de", "es", "fi", "fr", "hu", "it", "ja", "ko", "nl", "pl", "pt", "ro", "ru",
              "sv", "tr", "uk", "zh_CN"]
@@ -32,6 +34,53 @@ QUALITY = dict(min_doc_words=0, max_doc_words=2**60, min_avg_word_length=0, max_
                max_non_alpha_words_ratio=0, min_stop_words=1000)
 REPETITION = dict(dup_para_frac=1e9, dup_para_char_frac=1e9, dup_line_frac=1e9, dup_line_char_frac=1e9,
                   top_n_grams=[1e9] * 3, dup_n_grams=[1e9] * 6)
+
+
+WORD = re.compile("[%s\u200c\u200d]+" % rules.character_class(
+    lambda category: category[0] in "LM" or category in ("Nd", "Nl", "Pc")))
+
+
+def questions(texts, sequences):
+    """Questions of 50 random words with so many sequences of 13 words, and some that documents have."""
+    draw = random.Random(1)
+    vocabulary = sorted({word for text in texts[:300] for word in WORD.findall(text.lower())})
+    for _ in range(sequences // 38):
+        yield " ".join(draw.choice(vocabulary) for _ in range(50))
+    for text in texts[::500]:
+        words = WORD.findall(text.lower())
+        if len(words) > 60:
+            yield " ".join(words[10:50])
+
+
+def sequences_of(asked):
+    """Those of 13 words that at most 10 questions have."""
+    owners = {}
+    for question in asked:
+        words = WORD.findall(question.lower())
+        for sequence in {tuple(words[i:i + 13]) for i in range(len(words) - 12)}:
+            owners[sequence] = owners.get(sequence, 0) + 1
+    return {sequence for sequence, count in owners.items() if count <= 10}
+
+
+def has_sequence(text, known):
+    words = WORD.findall(text.lower())
+    return any(tuple(words[i:i + 13]) in known for i in range(len(words) - 12))
+
+
+def number_texts(count):
+    """Tables of amounts, dates, times and numbers with up to 12 digits."""
+    draw = random.Random(2)
+
+    def cell():
+        date = draw.randrange(1990, 2030), draw.randrange(1, 13), draw.randrange(1, 29)
+        return draw.choice(["%d.%02d" % (draw.randrange(1000), draw.randrange(100)), "%04d-%02d-%02d" % date,
+                            "%d" % draw.randrange(10 ** draw.randrange(1, 13)),
+                            "%d:%02d" % (draw.randrange(24), draw.randrange(60)), "row", "total"])
+
+    def row():
+        return draw.choice([", ", " ", "\t"]).join(cell() for _ in range(6))
+
+    return ["\n".join(row() for _ in range(100)) for _ in range(count)]
 
 
 def text_of(page):
@@ -97,6 +146,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bench", required=True)
     parser.add_argument("--documents", type=int, default=10000)
+    parser.add_argument("--sequences", type=int, default=1000000)
     parser.add_argument("--words", choices=sorted(rules.WORDS), default="tokens")
     options = parser.parse_args()
     split = rules.WORDS[options.words]
@@ -107,21 +157,41 @@ def main():
             break
     size = sum(len(text.encode()) for text in texts)
     print("%d documents, %.1f MB" % (len(texts), size / 1e6), flush=True)
+    asked, numbers = list(questions(texts, options.sequences)), number_texts(300)
     with tempfile.TemporaryDirectory() as folder:
-        path, verdicts = os.path.join(folder, "documents.jsonl"), os.path.join(folder, "verdicts.txt")
-        with open(path, "w", encoding="utf-8") as file:
-            for text in texts:
-                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-        command = [options.bench, "--input", path, "--verdicts", verdicts, "--words", options.words]
-        ours = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        verdicts = os.path.join(folder, "verdicts.txt")
+        paths = {}
+        for name, items in dict(input=texts, questions=asked, numbers=numbers).items():
+            paths[name] = os.path.join(folder, name + ".jsonl")
+            with open(paths[name], "w", encoding="utf-8") as file:
+                for text in items:
+                    file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        command = ["/usr/bin/time", "-f", "peak memory %M KiB", options.bench, "--verdicts", verdicts, "--words",
+                   options.words]
+        for name, path in paths.items():
+            command += ["--" + name, path]
+        run = subprocess.run(command, check=True, capture_output=True, text=True)
+        ours = run.stdout
         with open(verdicts, encoding="utf-8") as file:
             found = file.read().split("\n")[:-1]
-    python = measure(texts[:: max(1, len(texts) // 2000)], split)
+        with open(verdicts + ".questions", encoding="utf-8") as file:
+            leaks = [line == "1" for line in file.read().split()]
+    index = ours.split("index ")[1].split("\n")[0]
+    ours = "".join(line + "\n" for line in ours.splitlines() if not line.startswith("index"))
+    some = texts[:: max(1, len(texts) // 2000)]
+    python = measure(some, split)
+    known = sequences_of(asked)
+    python["decontaminate"] = rate(some, lambda t: has_sequence(t, known))
+    python["personal_data"] = rate(some, personal.find)
+    python["numbers"] = rate(numbers, personal.find)
     for line in ours.splitlines():
         name, speed = line.split()[:2]
         print("%-20s %8.2f MB/s, Python %6.2f MB/s: %.0f times"
               % (name, float(speed), python[name], float(speed) / python[name]), flush=True)
-    different, reasons = 0, {}
+    print("%d sequences of 13 words: index in %s, %s" % (len(known), index, run.stderr.strip()))
+    wrong = sum(has_sequence(text, known) != leak for text, leak in zip(texts, leaks))
+    print("%d documents have a question, %d are judged differently" % (sum(leaks), wrong))
+    different, reasons = wrong, {}
     for text, mine in zip(texts, found):
         expected = verdict(text, split)
         for rule in expected.split(" ")[:4]:

@@ -9,42 +9,6 @@
 namespace kintsugi {
 namespace {
 
-constexpr char32_t kCapitalSigma = 0x3A3, kSigma = 0x3C3, kFinalSigma = 0x3C2;
-constexpr char32_t kDottedCapitalI = 0x130;  // becomes an i and a combining dot
-
-bool is_cased(char32_t c) {
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
-         category == UTF8PROC_CATEGORY_LT;
-}
-
-// The Unicode property Case_Ignorable.
-bool is_case_ignorable(char32_t c) {
-  constexpr std::u32string_view kInsideWords =
-      U"'.:^`\u00A8\u00AD\u00AF\u00B4\u00B7\u00B8\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13"
-      U"\uFE52\uFE55\uFF07\uFF0E\uFF1A";
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK:
-      return true;
-    default:
-      return kInsideWords.find(c) != std::u32string_view::npos;
-  }
-}
-
-// A sigma at the end of a word: after a cased character and not before one.
-bool is_final_sigma(const std::vector<char32_t>& text, std::size_t at) {
-  std::size_t before = at;
-  while (before > 0 && is_case_ignorable(text[before - 1])) --before;
-  if (before == 0 || !is_cased(text[before - 1])) return false;
-  std::size_t after = at + 1;
-  while (after < text.size() && is_case_ignorable(text[after])) ++after;
-  return after == text.size() || !is_cased(text[after]);
-}
-
 void append_upper(std::string& text, char32_t c) {
   const auto simple = [](utf8proc_int32_t from) {
     return static_cast<char32_t>(utf8proc_toupper(from));
@@ -145,19 +109,7 @@ std::size_t count_words(std::string_view text) {
 
 std::string lower(std::string_view text) {
   const std::vector<char32_t> points = code_points_of(text);
-  std::string result;
-  result.reserve(text.size());
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (points[i] == kCapitalSigma) {
-      utf8_append(result, is_final_sigma(points, i) ? kFinalSigma : kSigma);
-    } else if (points[i] == kDottedCapitalI) {
-      result += "i\u0307";
-    } else {
-      utf8_append(result, static_cast<char32_t>(
-                              utf8proc_tolower(static_cast<utf8proc_int32_t>(points[i]))));
-    }
-  }
-  return result;
+  return lower_text(std::u32string_view(points.data(), points.size()));
 }
 
 std::string upper(std::string_view text) {

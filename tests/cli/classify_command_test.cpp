@@ -1,4 +1,6 @@
 // A run with objective classification, and kintsugi classify and embed on what it trained.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -78,6 +80,59 @@ TEST_F(ClassifierTest, LearnsAndReportsItsScores) {
   EXPECT_EQ(config.at("id2label").at("2"), "high");
   EXPECT_THAT(text_of("run/config.yaml"), HasSubstr("labels: ["));
   EXPECT_THAT(text_of("run/log.txt"), HasSubstr("label \\ predicted"));
+}
+
+// The step of a recipe says what the command says, with any number of threads.
+TEST_F(ClassifierTest, IsAFilterOfCorpora) {
+  std::string lines;
+  for (const auto& text : labelled_texts(60, 3)) lines += json{{"text", text.text}}.dump() + "\n";
+  directory_.write("new.jsonl", lines + json{{"text", ""}}.dump() + "\n");
+  directory_.write("labelled.jsonl", lines);
+  directory_.write("keep.yaml", "steps:\n  - classify: {model: '" + file("run") +
+                                    "', keep: [low, high], threshold: 0.7, member: level}\n");
+  const Outcome labels = classify("--input labelled.jsonl");
+  ASSERT_EQ(labels.code, 0) << labels.error;
+  std::vector<std::string> expected;
+  for (const json& one : json_lines(labels.out)) {
+    const json& all = one["probabilities"];
+    if (all["low"].get<double>() + all["high"].get<double>() < 0.7) continue;
+    expected.push_back(fmt::format("{} {:.4f}", one["label"].get<std::string>(),
+                                   one["probability"].get<double>()));
+  }
+  std::string first;
+  for (const char* threads : {"1", "3"}) {
+    const Outcome outcome = run_kintsugi(
+        "data curate keep.yaml --input new.jsonl --output kept --overwrite "
+        "--compression none --threads " +
+        std::string(threads));
+    ASSERT_EQ(outcome.code, 0) << outcome.error;
+    const std::string kept = content_of("kept/documents-00000.jsonl");
+    std::vector<std::string> found;
+    for (const json& one : json_lines(kept))
+      found.push_back(fmt::format("{} {:.4f}", one["level"].get<std::string>(),
+                                  one["level_score"].get<double>()));
+    EXPECT_THAT(found, testing::ElementsAreArray(expected));
+    if (first.empty()) first = kept;
+    EXPECT_EQ(kept, first);
+    const json removed =
+        json::parse(content_of("kept/curation.json"))["report"]["steps"][0]["removed"];
+    EXPECT_EQ(removed["classify.empty"][""]["documents"], 1);
+    EXPECT_EQ(removed["classify.other"][""]["documents"], 60 - expected.size());
+  }
+  EXPECT_GT(expected.size(), 20u);
+  EXPECT_LT(expected.size(), 59u);
+}
+
+TEST_F(ClassifierTest, MistakesOfTheFilterAreOneSentence) {
+  directory_.write("new.jsonl", json{{"text", "a"}}.dump() + "\n");
+  const auto refused = [&](const std::string& settings) {
+    directory_.write("r.yaml",
+                     "steps:\n  - classify: {model: '" + file("run") + "'" + settings + "}\n");
+    return mistake(run_kintsugi("data curate r.yaml --input new.jsonl --output out"));
+  };
+  EXPECT_THAT(refused(", keep: [lo]"), HasSubstr("has no label 'lo': its labels are low, "));
+  EXPECT_THAT(refused(""), HasSubstr("give labels to keep, or a member for the label"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "out"));
 }
 
 TEST_F(ClassifierTest, LabelsTextsAndScoresThem) {

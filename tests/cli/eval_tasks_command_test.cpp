@@ -92,6 +92,103 @@ TEST_F(EvalTasks, RunsTheExamples) {
   EXPECT_THAT(table.out, AllOf(HasSubstr("|agreement|"), HasSubstr("checkpoints/latest")));
 }
 
+// A curation finds two of five questions in a corpus; the evaluation scores the other three.
+class Contamination : public EvalTasks {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < 5; ++i) {
+      std::string question;
+      for (int word = 0; word < 12; ++word)
+        question += "q" + std::to_string(i) + "w" + std::to_string(word) + " ";
+      questions_.push_back(question);
+    }
+    write_questions({0, 1, 2, 3, 4});
+    directory_.write("r.yaml",
+                     "steps:\n  - decontaminate: {tasks: [t.yaml], words: 8, remove: false}\n");
+    json leak1 = {{"text", "before " + questions_[1] + " after"}},
+         leak3 = {{"text", questions_[3]}};
+    directory_.write("corpus.jsonl",
+                     leak1.dump() + "\n" + leak3.dump() + "\n" + leak3.dump() + "\n");
+    const Outcome outcome =
+        run_kintsugi("data curate r.yaml --input corpus.jsonl --output curated");
+    EXPECT_EQ(outcome.code, 0) << outcome.error;
+  }
+  void write_questions(const std::vector<std::size_t>& order, const std::string& more = "") {
+    std::string documents;
+    for (const std::size_t i : order)
+      documents +=
+          json({{"q", questions_[i]}, {"c", {"yes", "no", "perhaps"}}, {"g", i % 3}}).dump() + "\n";
+    arguments_ = write_task(documents, more);
+  }
+  json evaluate(const std::string& arguments) {
+    const Outcome outcome =
+        run_kintsugi("eval " + arguments_ + arguments + " --json --bootstrap 0");
+    EXPECT_EQ(outcome.code, 0) << outcome.error;
+    return json::parse(outcome.out, nullptr, false);
+  }
+  std::vector<std::string> questions_;
+  std::string arguments_;
+};
+
+TEST_F(Contamination, CleanQuestionsAreScoredApart) {
+  const json both = evaluate("--contamination curated/curation.json --output out");
+  const json clean = both["contamination"]["results"]["t"];
+  EXPECT_EQ(both["results"]["t"]["sample_len"], 5);
+  EXPECT_EQ(clean["sample_len"], 3);
+  EXPECT_EQ(clean["found"], 2);
+  EXPECT_EQ(clean["out_of_reach"], 0);
+  // The same numbers as an evaluation of only these questions, and none of the others changes.
+  EXPECT_EQ(both["results"]["t"], evaluate("")["results"]["t"]);
+  EXPECT_FALSE(evaluate("").contains("contamination"));
+  write_questions({0, 2, 4});
+  const json alone = evaluate("")["results"]["t"];
+  for (const char* key : {"acc,none", "acc_stderr,none", "acc_norm,none"})
+    EXPECT_EQ(clean[key], alone[key]) << key;
+  std::vector<bool> marks;
+  for (const auto& entry : fs::recursive_directory_iterator(directory_ / "out"))
+    if (entry.path().filename().string().starts_with("samples_")) {
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);)
+        marks.push_back(json::parse(line)["contaminated"]);
+    }
+  EXPECT_THAT(marks, testing::ElementsAre(false, true, false, true, false));
+}
+
+TEST_F(Contamination, QuestionsAreKnownByTheirTexts) {
+  write_questions({3, 0, 1, 4, 2});
+  const json moved = evaluate("--contamination curated/curation.json --limit 2");
+  EXPECT_EQ(moved["contamination"]["results"]["t"]["sample_len"], 1);  // the second one is clean
+  write_questions({3, 1, 0, 4, 2}, "num_fewshot: 1\ndescription: 'Answer. '\n");
+  const Outcome table =
+      run_kintsugi("eval " + arguments_ + "--contamination curated/curation.json --limit 2");
+  EXPECT_EQ(table.code, 0) << table.error;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("|Clean questions|"), HasSubstr("| 0/2|")));
+}
+
+TEST_F(Contamination, ReportsOfOtherQuestionsAreRefused) {
+  const auto refused = [&] {
+    return mistake(arguments_ + "--contamination curated/curation.json");
+  };
+  write_questions({0, 1, 2, 3});
+  EXPECT_THAT(refused(), HasSubstr("looked for other questions of t than its files have now"));
+  write_questions({0, 1, 2, 3, 4}, "target_delimiter: ': '\n");
+  EXPECT_THAT(refused(), HasSubstr("looked for other questions of t"));
+  write_questions({0, 1, 2, 3, 4});
+  arguments_ += "--tasks " + examples() + "/agreement.yaml ";
+  EXPECT_THAT(refused(),
+              HasSubstr("did not look for the questions of agreement, but for those of t"));
+  write_questions({0, 1, 2, 3, 4});
+  EXPECT_THAT(mistake(arguments_ + "--contamination no.json"), HasSubstr("no.json does not exist"));
+  directory_.write("none.yaml", "steps:\n  - repair:\n");
+  ASSERT_EQ(run_kintsugi("data curate none.yaml --input corpus.jsonl --output none").code, 0);
+  EXPECT_THAT(mistake(arguments_ + "--contamination none/curation.json"),
+              HasSubstr("did not look for questions of tasks"));
+  std::string damaged = content_of("curated/curation.json");
+  directory_.write("damaged.json", damaged.substr(0, damaged.size() / 2));
+  EXPECT_THAT(mistake(arguments_ + "--contamination damaged.json"),
+              HasSubstr("is not a file of a curation"));
+}
+
 TEST_F(EvalTasks, RanksShareTheWork) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
   const std::string arguments = "eval " + checkpoint() + "--tasks " + examples() +

@@ -136,6 +136,7 @@ TEST(PythonText, FollowsStr) {
   EXPECT_EQ(count_words("a b"), 2u);
   EXPECT_EQ(count_words(" "), 2u);
   EXPECT_EQ(lower("ΟΔΟΣ ΣΑΣ. İI"), "οδος σας. i̇i");
+  EXPECT_EQ(lower("ⒶΣ Ⅷ.Σ ªΣ aΣ:b"), "ⓐς ⅷ.ς ªς aσ:b");
   EXPECT_EQ(upper("straße ŉ ﬁ ẞ ǆ"), "STRASSE ʼN FI ẞ Ǆ");
   EXPECT_EQ(count_code_points("ä🙂\xFF\xC3"), 4u);
 }

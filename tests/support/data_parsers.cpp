@@ -391,7 +391,10 @@ std::string curation_record() {
   record.report.steps.push_back({.name = "urls", .in = {3, 100}, .out = {2, 80}});
   record.report.steps[0].removed["urls.domain"]["fi"] = {1, 20};
   record.report.steps[0].notes["without an address"] = 1;
-  record.report.steps[0].leaks["quiz: 1"] = {.documents = 1, .share = 0.5};
+  record.report.steps[0].leaks["quiz: 1"] = {
+      .documents = 1, .share = 0.5, .hash = "0123456789abcdef"};
+  record.report.steps[0].tasks["quiz"] = {
+      .all = 3, .too_short = 1, .common = 1, .hash = "0123456789abcdef"};
   record.report.inputs["a.jsonl"] = {{3, 100}, {2, 80}};
   record.report.add_example({1, "urls.domain", "a.jsonl:1", "text", ""}, 3);
   record.shards.push_back({"documents-00000.jsonl.zst", {2, 80}, 70, "0123456789abcdef"});

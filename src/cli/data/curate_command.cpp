@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
-#include <variant>
 
 #include "cli/commands.h"
+#include "cli/data/model_classifier.h"
 #include "cli/data/work_units.h"
+#include "cli/engine.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -12,6 +15,7 @@
 #include "core/progress.h"
 #include "core/units.h"
 #include "data/curation/curate_job.h"
+#include "eval/run/contamination.h"
 #include "eval/run/task_set.h"
 #include "eval/task_data.h"
 #include "train/stop_requests.h"
@@ -26,41 +30,11 @@ struct CurateCommand {
   CurateOptions options;
 };
 
-// The question with the right answer, and with the others.
-ReferenceSample reference_of(const EvalTask& task, const DocumentRequests& requests) {
-  ReferenceSample reference{.task = task.name, .sample = {}, .text = {}};
-  const auto text_of = [](const EvalRequest& request, const std::string& answer) {
-    return request.context + " " + answer;
-  };
-  const auto* const right = std::get_if<std::int64_t>(&requests.gold);
-  for (std::size_t i = 0; i < requests.requests.size(); ++i) {
-    const EvalRequest& request = requests.requests[i];
-    const std::string text =
-        text_of(request, request.continuation.empty() && !requests.targets.empty()
-                             ? requests.targets.front()
-                             : request.continuation);
-    const bool is_main = right == nullptr || requests.choices.empty()
-                             ? i == 0
-                             : static_cast<std::int64_t>(i) == *right;
-    if (is_main)
-      reference.text = text;
-    else
-      reference.others.push_back(text);
-  }
-  return reference;
-}
-
 std::vector<ReferenceSample> read_task_samples(const std::vector<std::string>& names) {
   std::vector<ReferenceSample> samples;
-  for (EvalTask& task : find_tasks(names, {}).tasks) {
-    task.shots = 0;
-    task.format.description.clear();
+  for (const EvalTask& task : find_tasks(names, {}).tasks) {
     const TaskDocuments documents = read_documents(task, task.split, read_whole_text);
-    FewShotSampler none(task, {});
-    for (std::size_t i = 0; i < documents.documents.size(); ++i) {
-      samples.push_back(reference_of(task, make_requests(task, documents.documents[i], none)));
-      samples.back().sample = documents.where(i);
-    }
+    std::ranges::move(reference_samples(task, documents), std::back_inserter(samples));
   }
   return samples;
 }
@@ -103,7 +77,9 @@ void report(const CurateCommand& command, const CurateResult& result, double ela
 void run_curate(CurateCommand& command) {
   CurateOptions& options = command.options;
   options.recipe = read_recipe(read_text_file(command.recipe), command.recipe);
-  options.read_tasks = read_task_samples;
+  options.sources = {.read_tasks = read_task_samples, .open_classifier = open_classifier};
+  for (RecipeStep& step : options.recipe.steps)
+    if (step.classify) step.classify->model = model_directory(step.classify->model).string();
   options.inputs = inputs_for(command.inputs, command.units);
   options.output = command.output;
   options.shard_bytes = parse_bytes(command.shard_size);

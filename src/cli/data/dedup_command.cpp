@@ -21,7 +21,7 @@ namespace {
 struct DedupCommand {
   std::vector<std::string> inputs;
   std::string output, by = "words", preset = "datatrove", stage = "all", job, memory = "4GiB",
-                      units;
+                      units, compression = "zstd";
   std::string hash, ngram, bands, rows, bits;
   DedupOptions options;
 };
@@ -111,6 +111,7 @@ void run_dedup(DedupCommand& command) {
   options.shape = shape_of(command);
   options.stage = stage_of(command.stage);
   options.memory = parse_bytes(command.memory);
+  options.packing = command.compression == "gzip" ? "gz" : "zst";
   read_job(command.job, options);
   if (options.overwrite && options.stage != DedupStage::All)
     user_error("--overwrite starts over with all stages: leave out --stage");
@@ -175,8 +176,8 @@ void add_data_dedup(CLI::App& data) {
       kShowDefault);
   add("--memory", command->memory, "for buffers and clusters", TypeName{"SIZE"},
       byte_count(at_least(1 << 20)), kShowDefault);
-  add("--packing", options.packing, "of the kept documents: zst or gz",
-      CLI::IsMember({"zst", "gz"}), kShowDefault);
+  add("--compression", command->compression, "of the kept documents",
+      CLI::IsMember({"zstd", "gzip"}), kShowDefault);
   add("--cluster-size", options.cluster_size,
       "add minhash_cluster_size to each kept document: how many were similar");
   add("--skip-invalid", options.skip_invalid,

@@ -72,12 +72,13 @@ void report(const TokenizeCommand& command, const TokenizeResult& result, double
     log_warning("{} malformed lines skipped, the first: {}", counts.invalid_lines,
                 result.first_invalid);
   warn_of_skipped(result.skipped);
-  if (stopped)
+  if (stopped) {
     log_info("{} received: progress is saved; run the same command again to continue",
              StopSignals::received());
-  else
-    log_info("{}: {} documents, {} tokens in {}", command.output, counts.documents, counts.tokens,
-             result.shards == 1 ? "one shard" : fmt::format("{} shards", result.shards));
+    throw CLI::RuntimeError(exit_code::kStopped);
+  }
+  log_info("{}: {} documents, {} tokens in {}", command.output, counts.documents, counts.tokens,
+           result.shards == 1 ? "one shard" : fmt::format("{} shards", result.shards));
 }
 
 void run_tokenize(TokenizeCommand& command) {

@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct EvalArguments {
-  std::vector<std::string> checkpoints, tasks, include_paths, stores;
+  std::vector<std::string> checkpoints, tasks, include_paths, stores, contamination;
   std::string text, token_ids;
   std::optional<std::int64_t> shots;
   std::optional<double> limit;
@@ -120,7 +120,10 @@ class TaskRun {
     });
     evaluation_.emplace(
         std::move(tasks),
-        EvaluationOptions{.shots = a_.shots, .limit = a_.limit, .fewshot_seed = a_.fewshot_seed},
+        EvaluationOptions{.shots = a_.shots,
+                          .limit = a_.limit,
+                          .fewshot_seed = a_.fewshot_seed,
+                          .contamination = {a_.contamination.begin(), a_.contamination.end()}},
         [&](const std::string& path) { return shared_text(path); });
   }
 
@@ -145,7 +148,9 @@ class TaskRun {
   }
 
   void evaluate(const ModelFiles& files) {
-    EvaluationInfo source{.model = files.name().string(), .options = options_json(files)};
+    EvaluationInfo source{.model = files.name().string(),
+                          .options = options_json(files),
+                          .contamination = a_.contamination};
     source.start_s = unix_time_s();
     with_model(job_, a_.engine, files, [&](ScoringModel& model, Tokenizer& tokenizer) {
       check_stores(*evaluation_, tokenizer);
@@ -288,6 +293,10 @@ CLI::Option* add_task_options(CLI::App& command, EvalArguments& a) {
       kShowDefault);
   add("--limit", a.limit, "Documents of each task: a number, or below 1 a fraction of them",
       real_number(above(0)));
+  add("--contamination", a.contamination,
+      "curation.json of a training corpus whose recipe has decontaminate: also score the tasks "
+      "without the questions that it has; may be given several times",
+      kRepeatable);
   add("--bootstrap", a.bootstrap,
       "Samples for the standard error of perplexity, f1 and mcc (bleu and chrf: at most 100); 0: "
       "none",

@@ -70,11 +70,14 @@ std::string shortened(std::string_view text) {
 class Curator {
  public:
   explicit Curator(const CurateOptions& options)
-      : options_(options), steps_(prepare(options.recipe, options.read_tasks)) {}
+      : options_(options), steps_(prepare(options.recipe, options.sources)) {}
 
   // Each thread has a context of its own.
   std::map<std::string, std::int64_t> facts(std::size_t step) const {
     return steps_[step].step ? steps_[step].step->facts() : std::map<std::string, std::int64_t>();
+  }
+  std::map<std::string, SearchedTask> tasks(std::size_t step) const {
+    return steps_[step].step ? steps_[step].step->tasks() : std::map<std::string, SearchedTask>();
   }
 
   CuratedBatch process(const CorpusBatch& batch, StepContext& context) const {
@@ -158,8 +161,7 @@ class Curator {
         context.leaks.clear();
         rule = steps_[i].step->apply(document, context);
         for (const auto& [name, count] : context.notes) counts.notes[std::string(name)] += count;
-        for (const auto& [sample, share] : context.leaks)
-          counts.leaks[std::string(sample)] = {.documents = 1, .share = share};
+        for (const StepContext::Leak& leak : context.leaks) add_leak(leak, counts);
       }
       if (with_examples && !steps_[i].sample && (!rule.empty() || before != document.text))
         report.add_example({.order = hash64(origin),
@@ -175,6 +177,13 @@ class Curator {
       counts.out.add(std::ssize(document.text));
     }
     return copies;
+  }
+
+  static void add_leak(const StepContext::Leak& leak, StepReport& counts) {
+    StepReport::Leak& sum = counts.leaks[std::string(leak.sample)];
+    ++sum.documents;
+    sum.share = std::max(sum.share, leak.share);
+    sum.hash = hex64(leak.hash);
   }
 
   static std::string language_of(const CuratedDocument& document) {
@@ -233,8 +242,10 @@ class Unit {
           "the inputs have changed while they were being read (size or modification time): start "
           "over with --overwrite");
     close_shard();
-    for (std::size_t i = 0; i < journal_.report.steps.size(); ++i)
+    for (std::size_t i = 0; i < journal_.report.steps.size(); ++i) {
       journal_.report.steps[i].facts = curator.facts(i);
+      journal_.report.steps[i].tasks = curator.tasks(i);
+    }
     directory_.finish(number_, journal_);
     return true;
   }
@@ -337,7 +348,7 @@ class Job {
     WorkStage stage{.name = "curate"};
     if (inputs_.empty()) return stage;
     stage.units = inputs_.size();
-    prepare(options_.recipe, options_.read_tasks);
+    prepare(options_.recipe, options_.sources);
     directory_.check();
     directory_.check_idle();
     if (!directory_.finished()) stage.missing = directory_.missing();

@@ -27,7 +27,7 @@ struct CurateOptions {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;  // DIR
   Recipe recipe;
-  ReadReferences read_tasks = {};  // of the step that looks for evaluation tasks
+  StepSources sources = {};
   CorpusCompression compression = CorpusCompression::Zstd;
   bool skip_invalid = false;  // skip and count malformed records and damaged parts of the inputs
   int threads = 0;            // 0: one per core

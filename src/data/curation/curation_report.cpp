@@ -41,10 +41,16 @@ Json json_of(const StepReport& step) {
   Json facts = Json::object(), leaks = Json::object();
   for (const auto& [name, count] : step.facts) facts[name] = count;
   for (const auto& [sample, leak] : step.leaks)
-    leaks[sample] = {{"documents", leak.documents}, {"share", leak.share}};
-  return {{"step", step.name},  {"in", json_of(step.in)}, {"out", json_of(step.out)},
-          {"removed", removed}, {"notes", notes},         {"facts", facts},
-          {"leaks", leaks}};
+    leaks[sample] = {{"documents", leak.documents}, {"share", leak.share}, {"hash", leak.hash}};
+  Json json = {{"step", step.name},  {"in", json_of(step.in)}, {"out", json_of(step.out)},
+               {"removed", removed}, {"notes", notes},         {"facts", facts},
+               {"leaks", leaks}};
+  for (const auto& [name, task] : step.tasks)
+    json["tasks"][name] = {{"samples", task.all},
+                           {"too_short", task.too_short},
+                           {"common", task.common},
+                           {"hash", task.hash}};
+  return json;
 }
 StepReport step_of(const Json& json) {
   StepReport step{.name = json.at("step").get<std::string>(),
@@ -58,7 +64,14 @@ StepReport step_of(const Json& json) {
   for (const auto& [name, count] : json.at("facts").items())
     step.facts[name] = count.get<std::int64_t>();
   for (const auto& [sample, leak] : json.at("leaks").items())
-    step.leaks[sample] = {leak.at("documents").get<std::int64_t>(), leak.at("share").get<double>()};
+    step.leaks[sample] = {leak.at("documents").get<std::int64_t>(), leak.at("share").get<double>(),
+                          leak.value("hash", "")};
+  if (!json.contains("tasks")) return step;  // another step, or of an earlier version
+  for (const auto& [name, task] : json.at("tasks").items())
+    step.tasks[name] = {.all = task.at("samples").get<std::int64_t>(),
+                        .too_short = task.at("too_short").get<std::int64_t>(),
+                        .common = task.at("common").get<std::int64_t>(),
+                        .hash = task.at("hash").get<std::string>()};
   return step;
 }
 
@@ -160,7 +173,9 @@ void CurationReport::add(CurationReport other, std::size_t most_examples) {
       StepReport::Leak& sum = steps[i].leaks[sample];
       sum.documents += leak.documents;
       sum.share = std::max(sum.share, leak.share);
+      sum.hash = leak.hash;
     }
+    steps[i].tasks.insert(more.tasks.begin(), more.tasks.end());
   }
   for (const auto& [file, counts] : other.inputs) {
     add_to(inputs[file].first, counts.first);
@@ -239,7 +254,7 @@ std::optional<CurationRecord> read_curation_record(const std::filesystem::path& 
   } catch (const nlohmann::json::exception&) {
   }
   user_error(
-      "{} is not a file of a curation that this version can read: start over with "
+      "{} is not a file of a curation that this version can read: curate again with "
       "--overwrite",
       path.string());
 }

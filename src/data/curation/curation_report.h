@@ -10,6 +10,7 @@
 
 #include "core/table.h"
 #include "data/corpora/corpus_pipeline.h"
+#include "data/curation/steps.h"
 
 namespace kintsugi {
 
@@ -31,8 +32,10 @@ struct StepReport {
   struct Leak {
     std::int64_t documents = 0;
     double share = 0;
+    std::string hash = {};  // of the sample: its position in a file may change
   };
   std::map<std::string, Leak> leaks = {};
+  std::map<std::string, SearchedTask> tasks = {};  // whose samples were looked for
 };
 
 // A document that a rule has removed or changed, shortened.

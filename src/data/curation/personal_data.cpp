@@ -169,7 +169,7 @@ bool has_seven_digits(View text, std::size_t i) {
     const char c = text[i];
     if (is(c, kDigit))
       ++digits;
-    else if (!is_one_of(c, " .-/()+ABCDEFUVWXY") && static_cast<unsigned char>(c) < 0x80)
+    else if (!is(c, kNumber))
       break;
   }
   return digits >= 7;

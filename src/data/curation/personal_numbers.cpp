@@ -154,11 +154,26 @@ bool is_norwegian(Digits digits) {
          (weighted(digits, "5432765432") + digit(digits, 10)) % 11 == 0;
 }
 
-// Shapes: 9 a digit, A an upper case letter, K a digit, A or B, _ a separator, X one of X, Y and Z,
-// C the sign of a century, + a plus or a minus sign; any other character is itself.
+// 9 a digit, A an upper case letter, K a digit, A or B, _ a separator, X one of X, Y and Z, C the
+// sign of a century, + a plus or a minus sign; any other character is itself.
+struct Shape {
+  constexpr Shape(const char* text) : form(text) {
+    while (lead < form.size() && form[lead] == '9') ++lead;
+    more = lead < form.size() && form[lead] == 'K';
+  }
+  // Whether a number that begins with so many digits can have this shape.
+  constexpr bool fits(std::size_t digits) const {
+    return digits == lead || (more && digits > lead);
+  }
+
+  std::string_view form;
+  std::size_t lead = 0;  // digits
+  bool more = false;     // behind which another digit may be
+};
+
 struct NationalNumber {
   std::string_view country;
-  std::vector<std::string_view> shapes;
+  std::vector<Shape> shapes;
   bool (*is_valid)(Digits);
   // Words one of which must be near, where one in ten random numbers is valid.
   std::span<const std::string_view> context;
@@ -191,16 +206,26 @@ std::span<const NationalNumber> national_numbers() {
   return all;
 }
 
-constexpr std::array<std::string_view, 11> kCardShapes = {
+constexpr std::array<Shape, 11> kCardShapes = {
     "9999999999999",           "99999999999999",      "999999999999999",    "9999999999999999",
     "9999999999999999999",     "9999_9999_9999_9999", "9999_999999_99999",  "9999_999999_9999",
     "9999_9999_9999_9999_999", "99999999_99999999",   "9999_9999_99999_999"};
 
+// Of what has a shape.
+struct DigitBuffer {
+  std::array<char, 24> bytes;  // more than any shape has
+  std::size_t size = 0;
+  operator Digits() const { return {bytes.data(), size}; }
+};
+
 // The end of what has this shape at i, with its digits and letters, signs of centuries among them;
 // 0: it has another one.
-std::size_t match_shape(View text, std::size_t i, std::string_view shape, std::string& digits) {
-  digits.clear();
-  for (const char part : shape) {
+std::size_t match_shape(View text, std::size_t i, const Shape& shape, DigitBuffer& digits) {
+  for (digits.size = 0; digits.size < shape.lead; ++i) {
+    if (!is(text[i], kDigit)) return 0;
+    digits.bytes[digits.size++] = text[i];
+  }
+  for (const char part : shape.form.substr(shape.lead)) {
     const char c = text[i];
     if (part == '_') {
       const std::size_t bytes = separator(text, i);
@@ -216,21 +241,35 @@ std::size_t match_shape(View text, std::size_t i, std::string_view shape, std::s
                       : part == '+' ? c == '+' || c == '-'
                                     : c == part;
     if (!fits) return 0;
-    if (part != '+' && part != '-') digits += c;
+    if (part != '+' && part != '-') digits.bytes[digits.size++] = c;
     ++i;
   }
   return may_end(text, i) ? i : 0;
 }
 
-Match find_number(View text, std::size_t begin, const NationalNumber& kind) {
-  std::string digits;
-  for (const std::string_view shape : kind.shapes) {
-    const std::size_t end = match_shape(text, begin, shape, digits);
-    if (end == 0 || !kind.is_valid(digits)) continue;
-    if (kind.context.empty() || has_context(text, begin, end, 48, 24, kind.context))
-      return MaskedSpan{PersonalDataKind::National, begin, end};
-  }
-  return {};
+constexpr std::size_t kMostLeading = 20;
+
+std::size_t leading_digits(View text, std::size_t i) {
+  std::size_t count = 0;
+  while (count < kMostLeading && is(text[i + count], kDigit)) ++count;
+  return count;
+}
+
+// The shapes of all countries, by how many digits they begin with.
+struct NationalShape {
+  const NationalNumber* kind;
+  const Shape* shape;
+};
+std::span<const NationalShape> shapes_with(std::size_t lead) {
+  static const auto all = [] {
+    std::array<std::vector<NationalShape>, kMostLeading + 1> table;
+    for (const NationalNumber& kind : national_numbers())
+      for (const Shape& shape : kind.shapes)
+        for (std::size_t digits = 0; digits < table.size(); ++digits)
+          if (shape.fits(digits)) table[digits].push_back({&kind, &shape});
+    return table;
+  }();
+  return all[lead];
 }
 
 // ---- telephone numbers
@@ -360,11 +399,11 @@ bool may_begin_phone(View text, std::size_t i) {
 // (212) 555-0123 needs no word, as no other number is written so.
 std::size_t american_end(View text, std::size_t i) {
   if (text.before(i) != '(' || is_word(text.before(i, 2))) return 0;
-  std::string digits;
-  for (const std::string_view shape : {"999)_999_9999", "999)999_9999"}) {
+  DigitBuffer digits;
+  for (const Shape& shape : {Shape("999)_999_9999"), Shape("999)999_9999")}) {
     const std::size_t end = match_shape(text, i, shape, digits);
-    if (end > 0 && digits[0] >= '2' && digits[4] >= '2')
-      return end;  // digits[3] is the parenthesis
+    if (end > 0 && digits.bytes[0] >= '2' && digits.bytes[4] >= '2')
+      return end;  // bytes[3] is the parenthesis
   }
   return 0;
 }
@@ -392,9 +431,11 @@ Match find_iban(View text, std::size_t i) {
 }
 
 Match find_card(View text, std::size_t i) {
-  std::string digits;
-  for (const std::string_view shape : kCardShapes)
-    if (const std::size_t end = match_shape(text, i, shape, digits); end > 0 && is_card(digits))
+  DigitBuffer digits;
+  const std::size_t lead = leading_digits(text, i);
+  for (const Shape& shape : kCardShapes)
+    if (const std::size_t end = shape.fits(lead) ? match_shape(text, i, shape, digits) : 0;
+        end > 0 && is_card(digits))
       return MaskedSpan{PersonalDataKind::Card, i, end};
   return {};
 }
@@ -406,9 +447,14 @@ Match find_national(View text, std::size_t i, const std::vector<std::string>& co
   const char letter = text.before(i, dash + 1);
   if (letter >= 'X' && letter <= 'Z') begin = i - dash - 1;
   if (!may_begin(text, begin)) return {};
-  for (const NationalNumber& kind : national_numbers())
-    if (is_chosen(countries, kind.country))
-      if (const Match found = find_number(text, begin, kind)) return found;
+  DigitBuffer digits;
+  for (const auto& [kind, shape] : shapes_with(leading_digits(text, begin))) {
+    if (!is_chosen(countries, kind->country)) continue;
+    const std::size_t end = match_shape(text, begin, *shape, digits);
+    if (end == 0 || !kind->is_valid(digits)) continue;
+    if (kind->context.empty() || has_context(text, begin, end, 48, 24, kind->context))
+      return MaskedSpan{PersonalDataKind::National, begin, end};
+  }
   return {};
 }
 
@@ -419,6 +465,9 @@ Match find_phone(View text, std::size_t i, const std::vector<std::string>& count
     return {};
   if (const std::size_t end = american_end(text, i); end > 0 && is_chosen(countries, "US"))
     return MaskedSpan{PersonalDataKind::Phone, i - 1, end};
+  const bool parenthesis = text.before(i) == '(' && !international;
+  const std::size_t begin = i - (international || parenthesis ? 1 : 0);
+  if (!international && !has_context(text, begin, begin, 24, 0, kPhoneWords)) return {};
   const PhoneDigits phone = phone_digits(text, i);
   if (phone.digits.size() < 7) return {};
   const std::size_t zeros = international ? 0 : phone.digits.starts_with("00") ? 2 : 9;
@@ -436,9 +485,6 @@ Match find_phone(View text, std::size_t i, const std::vector<std::string>& count
     if (found > end && is_chosen(countries, plan.country)) end = found;
   }
   if (end == 0) return {};
-  const bool parenthesis = text.before(i) == '(' && !international;
-  const std::size_t begin = i - (international || parenthesis ? 1 : 0);
-  if (!international && !has_context(text, begin, end, 24, 0, kPhoneWords)) return {};
   return MaskedSpan{PersonalDataKind::Phone, begin, end};
 }
 

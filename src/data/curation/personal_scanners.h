@@ -13,7 +13,15 @@
 // What the scanners of personal data share.
 namespace kintsugi::personal {
 
-enum : std::uint8_t { kDigit = 1, kUpper = 2, kLower = 4, kHex = 8, kStop = 16, kLocal = 32 };
+enum : std::uint8_t {
+  kDigit = 1,
+  kUpper = 2,
+  kLower = 4,
+  kHex = 8,
+  kStop = 16,
+  kLocal = 32,
+  kNumber = 64
+};
 
 constexpr std::array<std::uint8_t, 256> make_classes() {
   std::array<std::uint8_t, 256> classes{};
@@ -24,6 +32,9 @@ constexpr std::array<std::uint8_t, 256> make_classes() {
   }
   for (const unsigned char c : {'.', '_', '%', '+', '-'}) classes[c] = kLocal;
   classes['@'] = kStop;
+  // What may be between the digits of a number, with all that is not ASCII.
+  for (const unsigned char c : std::string_view(" .-/()+ABCDEFUVWXY")) classes[c] |= kNumber;
+  for (unsigned c = 0x80; c < 0x100; ++c) classes[c] |= kNumber;
   return classes;
 }
 inline constexpr std::array<std::uint8_t, 256> kClasses = make_classes();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
@@ -155,6 +157,20 @@ std::string to_yaml(const Recipe& recipe) {
   return writer.text();
 }
 
+namespace {
+
+std::vector<std::filesystem::path> files_of_model(const std::string& directory) {
+  if (!std::filesystem::is_directory(directory))
+    user_error("classify: the model {} is no directory", directory);
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
 std::vector<std::filesystem::path> files_of(const Recipe& recipe) {
   std::vector<std::filesystem::path> files;
   for (const RecipeStep& step : recipe.steps) {
@@ -163,12 +179,16 @@ std::vector<std::filesystem::path> files_of(const Recipe& recipe) {
     if (step.fineweb2) files.emplace_back(step.fineweb2->thresholds);
     if (step.decontaminate)
       files.insert(files.end(), step.decontaminate->texts.begin(), step.decontaminate->texts.end());
+    if (step.classify)
+      std::ranges::copy(files_of_model(step.classify->model), std::back_inserter(files));
+    if (step.c4_bad_words)
+      files.insert(files.end(), step.c4_bad_words->lists.begin(), step.c4_bad_words->lists.end());
     if (step.words) files.insert(files.end(), step.words->lists.begin(), step.words->lists.end());
   }
   return files;
 }
 
-std::vector<PreparedStep> prepare(const Recipe& recipe, const ReadReferences& read_tasks) {
+std::vector<PreparedStep> prepare(const Recipe& recipe, const StepSources& sources) {
   std::vector<PreparedStep> prepared;
   for (const RecipeStep& step : recipe.steps)
     visit_step(step, [&]<class Settings>(const char* name, const Settings& settings) {
@@ -177,7 +197,9 @@ std::vector<PreparedStep> prepare(const Recipe& recipe, const ReadReferences& re
       if constexpr (std::is_same_v<Settings, Sample>)
         one.sample = settings;
       else if constexpr (std::is_same_v<Settings, Decontamination>)
-        one.step = make_step(settings, read_tasks);
+        one.step = make_step(settings, sources.read_tasks);
+      else if constexpr (std::is_same_v<Settings, Classify>)
+        one.step = make_step(settings, sources.open_classifier);
       else
         one.step = step_of(settings);
     });

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "core/yaml_reader.h"
+#include "data/curation/classify.h"
 #include "data/curation/decontamination.h"
 #include "data/curation/language_id.h"
 #include "data/curation/personal_data.h"
 #include "data/curation/steps.h"
 #include "data/curation/text_filters.h"
+#include "data/curation/web_filters.h"
 
 namespace kintsugi {
 
@@ -35,8 +37,12 @@ struct RecipeStep {
   std::optional<GopherQuality> gopher_quality;
   std::optional<GopherRepetition> gopher_repetition;
   std::optional<C4Lines> c4;
+  std::optional<C4Paragraphs> c4_paragraphs;
+  std::optional<C4BadWords> c4_bad_words;
+  std::optional<RefinedWebLines> refinedweb_lines;
   std::optional<FineWebQuality> fineweb_quality;
   std::optional<FineWeb2> fineweb2;
+  std::optional<Classify> classify;
   std::optional<PersonalData> personal_data;
   std::optional<Decontamination> decontaminate;
   std::optional<Sample> sample;
@@ -50,8 +56,12 @@ void describe(V& v, RecipeStep& s) {
   v("gopher_quality", s.gopher_quality);
   v("gopher_repetition", s.gopher_repetition);
   v("c4", s.c4);
+  v("c4_paragraphs", s.c4_paragraphs);
+  v("c4_bad_words", s.c4_bad_words);
+  v("refinedweb_lines", s.refinedweb_lines);
   v("fineweb_quality", s.fineweb_quality);
   v("fineweb2", s.fineweb2);
+  v("classify", s.classify);
   v("personal_data", s.personal_data);
   v("decontaminate", s.decontaminate);
   v("sample", s.sample);
@@ -87,6 +97,11 @@ struct PreparedStep {
   std::unique_ptr<DocumentStep> step;
   std::optional<Sample> sample;
 };
-std::vector<PreparedStep> prepare(const Recipe& recipe, const ReadReferences& read_tasks);
+// What steps are given from outside of this folder.
+struct StepSources {
+  ReadReferences read_tasks = {};
+  OpenClassifier open_classifier = {};
+};
+std::vector<PreparedStep> prepare(const Recipe& recipe, const StepSources& sources);
 
 }  // namespace kintsugi

@@ -1,7 +1,6 @@
 #include "data/curation/steps.h"
 
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "data/curation/folded_words.h"
 #include "data/tokenizers/normalizer.h"
 #include "data/tokenizers/unicode.h"
 
@@ -114,24 +114,6 @@ bool has_controls(std::string_view text) {
   return false;
 }
 
-// ---- lists
-
-// The lines of files that are neither empty nor comments.
-std::vector<std::string> entries_of(const std::vector<std::string>& files) {
-  std::vector<std::string> entries;
-  for (const std::string& file : files) {
-    const std::string text = read_text_file(file);
-    if (valid_utf8_prefix(text) != text.size())
-      user_error("{} is not UTF-8: a list has an entry per line", file);
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-      while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-      if (!line.empty() && line.front() != '#') entries.push_back(std::move(line));
-    }
-  }
-  return entries;
-}
-
 std::string lower_ascii(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -158,7 +140,7 @@ std::string plain_url(std::string_view url) {
 class UrlStep : public DocumentStep {
  public:
   explicit UrlStep(const UrlFilter& settings) : key_(settings.key) {
-    for (const std::string& entry : entries_of(settings.block)) {
+    for (const std::string& entry : list_entries(settings.block)) {
       const bool is_address = without_scheme(entry).find('/') + 1 < without_scheme(entry).size() &&
                               without_scheme(entry).find('/') != std::string_view::npos;
       if (is_address)
@@ -193,7 +175,7 @@ class WordStep : public DocumentStep {
  public:
   explicit WordStep(const WordFilter& settings)
       : most_(settings.most), most_fraction_(settings.most_fraction) {
-    for (const std::string& entry : entries_of(settings.lists)) {
+    for (const std::string& entry : list_entries(settings.lists)) {
       std::string phrase;
       std::size_t words = 0;
       for_each_word(entry, [&](const std::string& word) {
@@ -238,10 +220,6 @@ class WordStep : public DocumentStep {
 
 }  // namespace
 
-char32_t lower_case(char32_t character) {
-  return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character)));
-}
-
 std::int64_t Sample::copies(const CuratedDocument& document) const {
   double wanted = keep;
   const std::string language =
@@ -260,6 +238,21 @@ std::string_view Repair::edit(std::string& text) const {
   if (controls && has_controls(text)) text = without_controls(text);
   if (normalize && next_run(text, 0) < text.size()) text = unicode_normalize(text, true, true);
   return {};
+}
+
+std::vector<std::string> list_entries(const std::vector<std::string>& files) {
+  std::vector<std::string> entries;
+  for (const std::string& file : files) {
+    const std::string text = read_text_file(file);
+    if (valid_utf8_prefix(text) != text.size())
+      user_error("{} is not UTF-8: a list has an entry per line", file);
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+      if (!line.empty() && line.front() != '#') entries.push_back(std::move(line));
+    }
+  }
+  return entries;
 }
 
 std::string host_of(std::string_view url) {

@@ -11,7 +11,6 @@
 #include "core/yaml_reader.h"
 #include "data/curation/document.h"
 #include "data/curation/text_measures.h"
-#include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
 
@@ -21,8 +20,13 @@ class StepContext {
   explicit StepContext(WordMode mode = WordMode::Tokens) : measures_(mode) {}
 
   std::map<std::string_view, std::int64_t> notes;  // such as masked addresses, by name
-  // Samples of evaluation tasks in the document, and how much of them.
-  std::vector<std::pair<std::string_view, double>> leaks;
+  // Samples of evaluation tasks in the document.
+  struct Leak {
+    std::string_view sample;
+    std::uint64_t hash = 0;  // of its text
+    double share = 0;        // that is in the document
+  };
+  std::vector<Leak> leaks;
 
   // The measures of the text of the document under way, which steps share.
   const TextMeasures& measures(const CuratedDocument& document) {
@@ -37,6 +41,13 @@ class StepContext {
   bool is_stale_ = true;
 };
 
+// An evaluation task whose questions a step looks for.
+struct SearchedTask {
+  std::int64_t all = 0;                    // questions
+  std::int64_t too_short = 0, common = 0;  // of these, out of reach; common: only template
+  std::string hash = {};                   // of all questions
+};
+
 // A step of a recipe for documents. One object serves all threads.
 class DocumentStep {
  public:
@@ -46,29 +57,9 @@ class DocumentStep {
   virtual std::string_view apply(CuratedDocument& document, StepContext& context) const = 0;
   // What the report says of the step itself.
   virtual std::map<std::string, std::int64_t> facts() const { return {}; }
+  // The evaluation tasks whose questions it looks for.
+  virtual std::map<std::string, SearchedTask> tasks() const { return {}; }
 };
-
-char32_t lower_case(char32_t character);
-
-// Calls use(word) for each word of valid UTF-8: letters, marks and digits in lower case.
-template <class Use>
-void for_each_word(std::string_view text, Use&& use) {
-  const UnicodeClasses& classes = UnicodeClasses::get();
-  std::string word;
-  for (std::size_t i = 0, length = 0; i < text.size(); i += length) {
-    const char32_t c = utf8_decode(text, i, length);
-    if ((classes.of(c) & UnicodeClasses::Word) != 0) {
-      if (c < 0x80)
-        word += static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
-      else
-        utf8_append(word, lower_case(c));
-    } else if (!word.empty()) {
-      use(word);
-      word.clear();
-    }
-  }
-  if (!word.empty()) use(word);
-}
 
 // How often a document is in the output: decided by a hash, not by its position, so that it does
 // not depend on how inputs are divided.
@@ -126,6 +117,9 @@ void describe(V& v, WordFilter& f) {
   v("most_fraction", f.most_fraction, between(0, 1));
 }
 std::unique_ptr<DocumentStep> make_step(const WordFilter& settings);
+
+// The lines of files that are neither empty nor comments.
+std::vector<std::string> list_entries(const std::vector<std::string>& files);
 
 // The host of an address in lower case without "www."; empty if it has none.
 std::string host_of(std::string_view url);

@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <bitset>
 #include <cstring>
 
 #include "core/file.h"
@@ -28,17 +29,20 @@ namespace {
 
 bool has_stop_words(const std::vector<std::string>& stop_words, const std::vector<Word>& words,
                     std::int64_t least) {
-  std::vector<bool> found(stop_words.size());
-  std::array<bool, 16> lengths{};  // of stop words; the last one is 15 or more
-  const auto length_of = [&](std::string_view word) {
-    return std::min(word.size(), lengths.size() - 1);
+  // Most words differ from all stop words in their length or their first byte.
+  std::bitset<16 * 256> beginnings;
+  const auto beginning_of = [&](std::string_view word) {
+    return std::min<std::size_t>(word.size(), 15) << 8 |
+           (word.empty() ? 0u : static_cast<unsigned char>(word.front()));
   };
-  for (const std::string& word : stop_words) lengths[length_of(word)] = true;
+  for (const std::string& word : stop_words) beginnings.set(beginning_of(word));
+  std::vector<bool> found(stop_words.size());
   std::int64_t count = 0;
   for (const Word& word : words) {
-    if (!lengths[length_of(word.text)]) continue;
+    const std::string_view text = word.text();
+    if (!beginnings[beginning_of(text)]) continue;
     const auto at =
-        static_cast<std::size_t>(std::ranges::find(stop_words, word.text) - stop_words.begin());
+        static_cast<std::size_t>(std::ranges::find(stop_words, text) - stop_words.begin());
     if (at == stop_words.size() || found[at]) continue;
     found[at] = true;
     if (++count >= least) return true;
@@ -243,7 +247,7 @@ std::string_view FineWebQuality::removed_by(const TextMeasures& text) const {
   if (python_ratio(lines.repeated_characters, text.characters() - text.newlines()) >
       char_duplicates_ratio)
     return "fineweb_quality.char_duplicates";
-  if (python_ratio(text.newlines(), text.word_counts().words) > new_line_ratio)
+  if (python_ratio(text.newlines(), text.word_count()) > new_line_ratio)
     return "fineweb_quality.new_lines";
   return {};
 }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 
 #include "core/error.h"
+#include "core/hash.h"
 
 namespace kintsugi {
 namespace {
@@ -12,15 +12,20 @@ namespace {
 constexpr std::string_view kEllipsisSign = "\xE2\x80\xA6";
 constexpr std::string_view kBulletSign = "\xE2\x80\xA2";
 
-// An odd number has an inverse mod 2^64.
 constexpr std::uint64_t kRollingBase = 0x9E3779B97F4A7C15;
-constexpr std::uint64_t rolling_inverse(std::uint64_t odd) {
-  std::uint64_t inverse = odd;  // right in the lowest 3 bits; each step doubles them
-  for (int i = 0; i < 5; ++i) inverse *= 2 - odd * inverse;
-  return inverse;
+
+// kRollingBase^exponent; n words in sequence are rarely longer than the table.
+std::uint64_t rolling_power(std::size_t exponent) {
+  static constexpr std::array<std::uint64_t, 256> kPowers = [] {
+    std::array<std::uint64_t, 256> powers{1};
+    for (std::size_t i = 1; i < powers.size(); ++i) powers[i] = powers[i - 1] * kRollingBase;
+    return powers;
+  }();
+  if (exponent < kPowers.size()) [[likely]]
+    return kPowers[exponent];
+  const std::uint64_t half = rolling_power(exponent / 2);
+  return half * half * kPowers[exponent % 2];
 }
-constexpr std::uint64_t kRollingInverse = rolling_inverse(kRollingBase);
-static_assert(kRollingBase * kRollingInverse == 1);
 
 std::uint64_t mixed_hash(std::uint64_t hash) {
   hash ^= hash >> 32;
@@ -29,6 +34,10 @@ std::uint64_t mixed_hash(std::uint64_t hash) {
 }
 
 std::size_t slots_for(std::size_t entries) { return std::bit_ceil(2 * entries + 2); }
+// 0 to `count` - 1, for 32 bits.
+std::size_t scaled(std::uint64_t bits, std::size_t count) {
+  return static_cast<std::size_t>((bits & 0xFFFFFFFF) * count >> 32);
+}
 
 // str.count
 std::int64_t occurrences(std::string_view text, std::string_view what) {
@@ -89,11 +98,16 @@ const TextMeasures::WordCounts& TextMeasures::word_counts() const {
     for (const Word& word : words()) {
       ++counts.words;
       counts.solid += word.solid();
-      counts.solid_characters += word.solid() ? word.characters : 0;
+      counts.solid_characters += word.solid() ? word.characters() : 0;
       counts.with_letter += word.has_letter();
     }
   }
   return *word_counts_;
+}
+
+std::int64_t TextMeasures::word_count() const {
+  if (words_known_ || splitter_.mode() != WordMode::Whitespace) return word_counts().words;
+  return count_split_words(text_);
 }
 
 const TextMeasures::Lines& TextMeasures::lines() const {
@@ -143,7 +157,7 @@ TextMeasures::StringSet::Entry& TextMeasures::StringSet::find(std::size_t hash,
 }
 
 bool TextMeasures::StringSet::insert(std::string_view text) {
-  const std::size_t hash = std::hash<std::string_view>{}(text);
+  const std::size_t hash = hash64(text);
   Entry& entry = find(hash, text);
   if (entry.text.data() != nullptr) return false;
   entry = {hash, text};
@@ -189,31 +203,33 @@ const TextMeasures::Joined& TextMeasures::joined() const {
     failure("a document of {} bytes is too long to look for repeated words", text_.size());
   const std::size_t count = words().size();
   joined_.bytes.clear();
-  for (std::vector<std::uint64_t>* part : {&joined_.sum, &joined_.inverse}) part->resize(count + 1);
   joined_.begin.resize(count + 1);
-  joined_.before.resize(count + 1);
-  std::uint64_t sum = 0, power = 1, inverse = 1;
-  std::uint32_t characters = 0;
-  for (std::size_t i = 0; i <= count; ++i) {
+  joined_.sum.resize(count + 1);
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < count; ++i) {
     joined_.begin[i] = static_cast<std::uint32_t>(joined_.bytes.size());
-    joined_.before[i] = characters;
     joined_.sum[i] = sum;
-    joined_.inverse[i] = inverse;
-    if (i == count) break;
-    joined_.bytes += words_[i].text;
-    characters += words_[i].characters;
-    for (const char c : words_[i].text) {
-      sum += (static_cast<unsigned char>(c) + 1u) * power;
-      power *= kRollingBase;
-      inverse *= kRollingInverse;
-    }
+    const std::string_view word = words_[i].text();
+    joined_.bytes += word;
+    std::uint64_t own = 0;
+    for (const char c : word) own = own * kRollingBase + static_cast<unsigned char>(c) + 1;
+    sum = sum * rolling_power(word.size()) + own;
   }
+  joined_.begin[count] = static_cast<std::uint32_t>(joined_.bytes.size());
+  joined_.sum[count] = sum;
   joined_known_ = true;
   return joined_;
 }
 
 std::uint64_t TextMeasures::hash_of(std::size_t word, std::size_t n) const {
-  return mixed_hash((joined_.sum[word + n] - joined_.sum[word]) * joined_.inverse[word]);
+  const std::size_t bytes = joined_.begin[word + n] - joined_.begin[word];
+  return mixed_hash(joined_.sum[word + n] - joined_.sum[word] * rolling_power(bytes));
+}
+
+std::int64_t TextMeasures::characters_of(std::size_t word, std::size_t n) const {
+  std::int64_t characters = 0;
+  for (std::size_t i = word; i < word + n; ++i) characters += words_[i].characters();
+  return characters;
 }
 
 std::string_view TextMeasures::bytes_of(std::size_t word, std::size_t n) const {
@@ -221,14 +237,17 @@ std::string_view TextMeasures::bytes_of(std::size_t word, std::size_t n) const {
   return std::string_view(joined_.bytes).substr(begin, joined_.begin[word + n] - begin);
 }
 
-void TextMeasures::clear_slots() const { slots_.assign(slots_for(words_.size()), Slot{}); }
+// Fewer free ones if there are many, for their memory.
+void TextMeasures::clear_slots() const {
+  const std::size_t words = words_.size();
+  slots_.assign(words < 1 << 16 ? slots_for(words) : 2 * words, Slot{});
+}
 
 // The place in slots_ with this hash that is equal to `place`; if there is none, `place` is added.
 template <class Equal>
 std::size_t TextMeasures::find_or_add(std::uint64_t hash, std::size_t place, Equal&& equal) const {
-  const std::size_t mask = slots_.size() - 1;
   const auto tag = static_cast<std::uint32_t>(hash >> 32);
-  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+  for (std::size_t at = scaled(hash, slots_.size());; at = at + 1 == slots_.size() ? 0 : at + 1) {
     Slot& slot = slots_[at];
     if (slot.place == 0) return slot = {tag, static_cast<std::uint32_t>(place + 1)}, place;
     if (slot.tag == tag && equal(slot.place - 1)) return slot.place - 1;
@@ -276,8 +295,7 @@ std::int64_t TextMeasures::top_characters() const {
   if (first_.empty()) return 0;
   const auto n = static_cast<std::size_t>(grams_);
   const auto top = static_cast<std::size_t>(std::ranges::max_element(count_) - count_.begin());
-  const std::int64_t characters = joined_.before[top + n] - joined_.before[top];
-  return (characters + grams_ - 1) * count_[top];
+  return (characters_of(top, n) + grams_ - 1) * count_[top];
 }
 
 std::int64_t TextMeasures::top_n_gram_characters(int n) const {
@@ -296,7 +314,7 @@ std::int64_t TextMeasures::repeated_n_gram_characters(int words) const {
   std::int64_t characters = 0;
   for (std::size_t i = 0; i + n <= count;) {
     const bool repeated = first_equal(i, n) != i;
-    if (repeated) characters += joined_.before[i + n] - joined_.before[i];
+    if (repeated) characters += characters_of(i, n);
     i += repeated ? n : 1;
   }
   return characters;

@@ -36,6 +36,7 @@ class TextMeasures {
     std::int64_t with_letter = 0;
   };
   const WordCounts& word_counts() const;
+  std::int64_t word_count() const;  // word_counts().words, sooner where words are not divided
 
   struct Lines {  // of str.splitlines
     std::int64_t lines = 0;
@@ -86,10 +87,8 @@ class TextMeasures {
   // The words without white space between them, with a rolling hash.
   struct Joined {
     std::string bytes = {};
-    std::vector<std::uint32_t> begin = {};    // of each word, and the end
-    std::vector<std::uint32_t> before = {};   // characters before each word, and all
-    std::vector<std::uint64_t> sum = {};      // of byte x base^position before each word
-    std::vector<std::uint64_t> inverse = {};  // base^-position of each word
+    std::vector<std::uint32_t> begin = {};  // of each word, and the end
+    std::vector<std::uint64_t> sum = {};    // of bytes x base^(bytes after them) before each word
   };
   struct Slot {
     std::uint32_t tag = 0;    // of the hash
@@ -100,6 +99,7 @@ class TextMeasures {
   const Joined& joined() const;
   std::uint64_t hash_of(std::size_t word, std::size_t n) const;
   std::string_view bytes_of(std::size_t word, std::size_t n) const;
+  std::int64_t characters_of(std::size_t word, std::size_t n) const;
   template <class Equal>
   std::size_t find_or_add(std::uint64_t hash, std::size_t place, Equal&& equal) const;
   std::size_t first_equal(std::size_t word, std::size_t n) const;

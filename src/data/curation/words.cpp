@@ -192,29 +192,111 @@ std::string_view strip_space(std::string_view text) {
   return text;
 }
 
-std::int64_t character_count(std::string_view text) {
+namespace {
+
+// The number of bytes for which is_counted. Sums of single bytes are what vector units add fastest.
+template <class IsCounted>
+std::int64_t count_bytes(std::string_view text, IsCounted&& is_counted) {
+  constexpr std::size_t kBlock = 192;
   std::int64_t count = 0;
-#pragma omp simd reduction(+ : count)
-  for (std::size_t i = 0; i < text.size(); ++i) count += static_cast<signed char>(text[i]) >= -64;
+  while (!text.empty()) {
+    const std::size_t size = std::min(kBlock, text.size());
+    std::uint8_t some = 0;
+#pragma omp simd reduction(+ : some)
+    for (std::size_t i = 0; i < size; ++i)
+      some = static_cast<std::uint8_t>(some + (is_counted(text[i]) ? 1 : 0));
+    count += some;
+    text.remove_prefix(size);
+  }
   return count;
 }
 
+}  // namespace
+
+std::int64_t character_count(std::string_view text) {
+  return count_bytes(text, [](char byte) { return static_cast<signed char>(byte) >= -64; });
+}
+
 std::int64_t byte_count(std::string_view text, char byte) {
-  std::int64_t count = 0;
-#pragma omp simd reduction(+ : count)
-  for (std::size_t i = 0; i < text.size(); ++i) count += text[i] == byte;
-  return count;
+  return count_bytes(text, [byte](char other) { return other == byte; });
 }
 
 namespace {
 
-// The bytes that end a line or begin a character that does.
-constexpr std::array<bool, 256> kMayEndLine = [] {
-  std::array<bool, 256> table{};
-  for (const int byte : {0xA, 0xB, 0xC, 0xD, 0x1C, 0x1D, 0x1E, 0xC2, 0xE2})
-    table[static_cast<std::size_t>(byte)] = true;
-  return table;
-}();
+// White space that is ASCII; other bytes may begin another one.
+[[gnu::always_inline]] inline bool is_ascii_space(char byte) {
+  const auto c = static_cast<unsigned char>(byte);
+  return (c == ' ') | (static_cast<unsigned char>(c - 0x9) <= 4) |
+         (static_cast<unsigned char>(c - 0x1C) <= 3);
+}
+// Whether these bytes begin another white space.
+[[gnu::always_inline]] inline bool begins_wide_space(char first, char second, char third) {
+  const auto a = static_cast<unsigned char>(first), b = static_cast<unsigned char>(second),
+             c = static_cast<unsigned char>(third);
+  const bool general = (b == 0x80) & ((c <= 0x8A) | (c == 0xA8) | (c == 0xA9) | (c == 0xAF));
+  return ((a == 0xC2) & ((b == 0x85) | (b == 0xA0))) | ((a == 0xE1) & (b == 0x9A)) |
+         ((a == 0xE2) & (general | (b == 0x81))) | ((a == 0xE3) & (b == 0x80) & (c == 0x80));
+}
+
+}  // namespace
+
+std::int64_t count_split_words(std::string_view text) {
+  constexpr std::size_t kBlock = 64;
+  const TextClasses& classes = TextClasses::get();
+  std::int64_t words = 0;
+  bool after_space = true;  // so that a word at i is not counted yet
+  for (std::size_t i = 0, length = 0; i < text.size();) {
+    std::uint8_t other = 1, begins = 0;
+    if (i + kBlock + 2 < text.size()) {
+      other = 0;
+#pragma omp simd reduction(| : other) reduction(+ : begins)
+      for (std::size_t k = i; k < i + kBlock; ++k) {
+        other =
+            static_cast<std::uint8_t>(other | begins_wide_space(text[k], text[k + 1], text[k + 2]));
+        begins = static_cast<std::uint8_t>(
+            begins + (is_ascii_space(text[k]) & !is_ascii_space(text[k + 1])));
+      }
+    }
+    if (other == 0 &&
+        !begins_wide_space(text[i + kBlock], text[i + kBlock + 1], text[i + kBlock + 2])) {
+      words += begins + (after_space && !is_ascii_space(text[i]) ? 1 : 0);
+      i += kBlock;
+      after_space = false;
+      while (i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) ++i;
+      continue;
+    }
+    for (const std::size_t end = std::min(i + kBlock, text.size()); i < end; i += length) {
+      const bool space = (classes.at(text, i, length) & TextClasses::Space) != 0;
+      words += after_space && !space;
+      after_space = space;
+    }
+  }
+  return words;
+}
+
+namespace {
+
+// Whether a byte ends a line or begins a character that does. Without branches, as below, for
+// vector units.
+bool may_end_line(char byte) {
+  const auto c = static_cast<unsigned char>(byte);
+  return (static_cast<unsigned char>(c - 0xA) <= 3) | (static_cast<unsigned char>(c - 0x1C) <= 2) |
+         (c == 0xC2) | (c == 0xE2);
+}
+
+// The first such byte at or behind `begin`, or the end of the text.
+std::size_t find_line_end(std::string_view text, std::size_t begin) {
+  constexpr std::size_t kBlock = 32;
+  for (; begin + kBlock <= text.size(); begin += kBlock) {
+    std::uint8_t found = 0;
+#pragma omp simd reduction(| : found)
+    for (std::size_t i = 0; i < kBlock; ++i)
+      found = static_cast<std::uint8_t>(found | may_end_line(text[begin + i]));
+    if (found != 0) break;
+  }
+  while (begin < text.size() && !may_end_line(text[begin])) ++begin;
+  return begin;
+}
 
 std::size_t line_end(std::string_view text) {
   if (text.starts_with("\r\n") || text.starts_with("\xC2\x85")) return 2;
@@ -226,10 +308,8 @@ std::size_t line_end(std::string_view text) {
 
 std::string_view take_line(std::string_view& text) {
   std::size_t end = 0, length = 0;
-  for (; end < text.size(); ++end)
-    if (kMayEndLine[static_cast<unsigned char>(text[end])] &&
-        (length = line_end(text.substr(end))) > 0)
-      break;
+  for (; (end = find_line_end(text, end)) < text.size(); ++end)
+    if ((length = line_end(text.substr(end))) > 0) break;
   const std::string_view line = text.substr(0, end);
   text.remove_prefix(end + length);
   return line;
@@ -243,7 +323,7 @@ WordSplitter::Chunk WordSplitter::scan(std::string_view text) const {
   std::size_t i = 0, continuations = 0;  // bytes that do not begin a character
   for (std::uint32_t found = 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte < 0x80) {
+    if (byte < 0x80) [[likely]] {
       found = classes.of_ascii(byte);
       if ((found & TextClasses::Space) != 0) break;
       ++i;
@@ -271,8 +351,9 @@ void WordSplitter::split(std::string_view text, std::vector<Word>& words) {
       classes_->at(text, 0, length);
       text.remove_prefix(length);
     } else if (mode_ == WordMode::Whitespace || !may_split(chunk.bits)) {
-      words.push_back({word, chunk.characters, chunk.bits});
+      words.emplace_back(word, chunk.characters, chunk.bits);
     } else if (!split_mark(word, words)) {
+      has_digits_ = (chunk.bits & TextClasses::Digit) != 0;
       split_chunk(word, words);
     }
   }
@@ -299,8 +380,8 @@ bool WordSplitter::split_mark(std::string_view chunk, std::vector<Word>& words) 
   }
   const bool splits = (mark & C::Edge) != 0 || (last & (C::Digit | C::Lower)) != 0;
   if (!splits || may_split(bits)) return false;
-  words.push_back({word, characters, bits});
-  words.push_back({chunk.substr(word.size()), 1, mark});
+  words.emplace_back(word, characters, bits);
+  words.emplace_back(chunk.substr(word.size()), 1, mark);
   return true;
 }
 
@@ -354,8 +435,8 @@ void WordSplitter::append(std::size_t begin, std::size_t end, std::vector<Word>&
   std::uint32_t bits = 0;
   for (std::size_t i = begin; i < end; ++i) bits |= characters_[i].bits;
   const std::size_t from = characters_[begin].at;
-  words.push_back({chunk_.substr(from, characters_[end].at - from),
-                   static_cast<std::uint32_t>(end - begin), bits});
+  words.emplace_back(chunk_.substr(from, characters_[end].at - from),
+                     static_cast<std::uint32_t>(end - begin), bits);
 }
 
 std::size_t WordSplitter::dots(std::size_t begin, std::size_t end) const {
@@ -403,6 +484,7 @@ std::size_t WordSplitter::suffix(std::size_t begin, std::size_t end) const {
 }
 
 std::size_t WordSplitter::unit(std::size_t begin, std::size_t end) const {
+  if (!has_digits_) return 0;
   for (std::size_t length = std::min(kLongestUnit, end - begin - 1); length > 0; --length) {
     const std::size_t from = end - length;
     if (!is(from - 1, TextClasses::Digit)) continue;
@@ -447,7 +529,7 @@ std::size_t WordSplitter::infix(std::size_t begin, std::size_t at, std::size_t e
   return is(at, C::Hyphen) && is(at - 1, kAlpha | C::Digit) ? hyphen(at, end) : 0;
 }
 
-// One to three hyphens, one or two dashes, or a tilde, with a letter after them.
+// One to three hyphens, one or two general, or a tilde, with a letter after them.
 std::size_t WordSplitter::hyphen(std::size_t at, std::size_t end) const {
   const char32_t c = code(at);
   const std::size_t most = c == '-' ? 3 : c == U'—' ? 2 : c == U'–' || c == '~' ? 1 : 0;
@@ -516,9 +598,9 @@ std::int64_t sentence_count(std::span<const Word> tokens) {
   std::int64_t sentences = 1;
   bool ended = false;
   for (const Word& token : tokens) {
-    if (token.characters == 1 && (token.bits & TextClasses::Terminal) != 0) {
+    if (token.characters() == 1 && (token.bits() & TextClasses::Terminal) != 0) {
       ended = true;
-    } else if (ended && !is_punctuation(token.text)) {
+    } else if (ended && !is_punctuation(token.text())) {
       ++sentences;
       ended = false;
     }

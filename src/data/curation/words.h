@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -51,6 +52,7 @@ class TextClasses {
     Special = 1 << 20,   // may divide or be split from a word
     HostEnd = 1 << 21    // : / ? #
   };
+  static constexpr int kBits = 22;
 
   static const TextClasses& get();  // initialized on first use
   std::uint32_t of(char32_t c) const { return c < 0x110000 ? pages_[page_[c >> 8]][c & 0xFF] : 0; }
@@ -73,6 +75,9 @@ class TextClasses {
 // str.strip
 std::string_view strip_space(std::string_view text);
 
+// The number of words of str.split.
+std::int64_t count_split_words(std::string_view text);
+
 // The number of characters, and of a byte.
 std::int64_t character_count(std::string_view text);
 std::int64_t byte_count(std::string_view text, char byte);
@@ -88,13 +93,30 @@ enum class WordMode : std::uint8_t {
   Whitespace  // str.split
 };
 
-struct Word {
-  std::string_view text;
-  std::uint32_t characters;
-  std::uint32_t bits;  // of TextClasses that any of them has
+// In 16 bytes, as a document of 20 MB has millions of words.
+class Word {
+ public:
+  // `bits`: of TextClasses that any of the characters has.
+  Word(std::string_view text, std::uint32_t characters, std::uint32_t bits)
+      : data_(text.data()),
+        bytes_(static_cast<std::uint32_t>(text.size())),
+        packed_(bits | std::min(bytes_ - characters, kUncounted) << TextClasses::kBits) {}
 
-  bool solid() const { return (bits & TextClasses::Solid) != 0; }
-  bool has_letter() const { return (bits & TextClasses::Letter) != 0; }
+  std::string_view text() const { return {data_, bytes_}; }
+  std::uint32_t bits() const { return packed_; }  // and more above TextClasses
+  std::uint32_t characters() const {
+    const std::uint32_t more = packed_ >> TextClasses::kBits;
+    return more < kUncounted ? bytes_ - more : static_cast<std::uint32_t>(character_count(text()));
+  }
+  bool solid() const { return (packed_ & TextClasses::Solid) != 0; }
+  bool has_letter() const { return (packed_ & TextClasses::Letter) != 0; }
+
+ private:
+  // So many or more bytes do not begin a character.
+  static constexpr std::uint32_t kUncounted = (1u << (32 - TextClasses::kBits)) - 1;
+  const char* data_;
+  std::uint32_t bytes_;
+  std::uint32_t packed_;
 };
 
 // One object per thread.
@@ -104,6 +126,7 @@ class WordSplitter {
 
   // Appends the words of the text.
   void split(std::string_view text, std::vector<Word>& words);
+  WordMode mode() const { return mode_; }
 
  private:
   struct Character {
@@ -137,6 +160,7 @@ class WordSplitter {
   const TextClasses* classes_;
   std::string_view chunk_;
   std::vector<Character> characters_;  // of the chunk
+  bool has_digits_ = false;            // the chunk
   std::vector<std::pair<std::size_t, std::size_t>> suffixes_;
 };
 

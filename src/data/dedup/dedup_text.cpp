@@ -124,54 +124,24 @@ class CharacterRules {
   std::string replacements_;
 };
 
-// The Unicode property Cased, of characters that are not Case_Ignorable.
-bool is_cased(char32_t c) {
-  const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
-  switch (category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-      return true;
-    default:
-      return c == 0xAA || c == 0xBA || in(0x2160, 0x217F) || in(0x24B6, 0x24E9) ||
-             in(0x1F130, 0x1F149) || in(0x1F150, 0x1F169) || in(0x1F170, 0x1F189);
-  }
-}
-
-// The Unicode property Case_Ignorable.
-bool is_case_ignorable(char32_t c) {
-  constexpr std::u32string_view kInsideWords =
-      U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
-  switch (category(c)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK:
-      return true;
-    default:
-      return kInsideWords.find(c) != std::u32string_view::npos;
-  }
-}
-
-// Whether the first character at or behind `at` that is not Case_Ignorable is cased.
-bool cased_behind(std::string_view text, std::size_t at) {
-  for (std::size_t length; at < text.size(); at += length) {
-    const char32_t c = utf8_decode(text, at, length);
-    if (!is_case_ignorable(c)) return is_cased(c);
-  }
-  return false;
-}
-
-bool cased_before(std::string_view text, std::size_t at) {
-  while (at > 0) {
-    --at;
-    while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
-    std::size_t length;
-    const char32_t c = utf8_decode(text, at, length);
-    if (!is_case_ignorable(c)) return is_cased(c);
-  }
-  return false;
+// Whether the capital sigma at `at` ends a word.
+bool is_final_sigma_at(std::string_view text, std::size_t at) {
+  std::size_t begin = at, length = 0;
+  utf8_decode(text, at, length);
+  std::size_t end = at + length;
+  const auto before = [&] {
+    if (begin == 0) return U'\0';
+    --begin;
+    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    return utf8_decode(text, begin, length);
+  };
+  const auto after = [&] {
+    if (end >= text.size()) return U'\0';
+    const char32_t c = utf8_decode(text, end, length);
+    end += length;
+    return c;
+  };
+  return is_final_sigma(before, after);
 }
 
 class DedupTextWriter {
@@ -272,7 +242,7 @@ class DedupTextWriter {
         add_marks(rules_.replacement(rule), rest);
         break;
       case Fate::Sigma:
-        put(cased_before(text_, at) && !cased_behind(text_, at + length) ? "ς" : "σ", rest);
+        put(is_final_sigma_at(text_, at) ? "ς" : "σ", rest);
         break;
     }
     return at + length;

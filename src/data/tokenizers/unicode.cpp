@@ -131,6 +131,67 @@ std::string replace_invalid_utf8(std::string_view bytes) {
   return text;
 }
 
+bool is_cased(char32_t c) {
+  const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+      return true;
+    default:
+      return c == 0xAA || c == 0xBA || in(0x2160, 0x217F) || in(0x24B6, 0x24E9) ||
+             in(0x1F130, 0x1F149) || in(0x1F150, 0x1F169) || in(0x1F170, 0x1F189);
+  }
+}
+
+bool is_case_ignorable(char32_t c) {
+  constexpr std::u32string_view kInsideWords =
+      U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+      return true;
+    default:
+      return kInsideWords.find(c) != std::u32string_view::npos;
+  }
+}
+
+std::string lower_text(std::u32string_view text) {
+  constexpr char32_t kCapitalSigma = 0x3A3, kSigma = 0x3C3, kFinalSigma = 0x3C2;
+  constexpr char32_t kDottedCapitalI = 0x130;  // becomes an i and a combining dot
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char32_t c = text[i];
+    if (c < 0x80) {
+      result += static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+    } else if (c == kCapitalSigma) {
+      std::size_t before = i, after = i;
+      const bool is_final =
+          is_final_sigma([&] { return before == 0 ? U'\0' : text[--before]; },
+                         [&] { return ++after < text.size() ? text[after] : U'\0'; });
+      utf8_append(result, is_final ? kFinalSigma : kSigma);
+    } else if (c == kDottedCapitalI) {
+      result += "i\u0307";
+    } else {
+      utf8_append(result,
+                  static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+    }
+  }
+  return result;
+}
+
+std::string lower_text(std::string_view text) {
+  std::u32string characters;
+  characters.reserve(text.size());
+  for (std::size_t i = 0, length = 0; i < text.size(); i += length)
+    characters += utf8_decode(text, i, length);
+  return lower_text(characters);
+}
+
 const UnicodeClasses& UnicodeClasses::get() {
   static const UnicodeClasses classes;
   return classes;

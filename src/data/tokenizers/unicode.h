@@ -36,6 +36,27 @@ void utf8_append(std::string& text, char32_t character);
 // recommends.
 std::string replace_invalid_utf8(std::string_view bytes);
 
+// The Unicode properties Cased (of characters that are not Case_Ignorable) and Case_Ignorable.
+bool is_cased(char32_t c);
+bool is_case_ignorable(char32_t c);
+
+// Whether a capital sigma ends a word, so that in lower case it is a final one: behind a cased
+// character and not before one. `before` and `after` return the next character in their direction,
+// 0 at the end of the text.
+template <class Before, class After>
+bool is_final_sigma(Before&& before, After&& after) {
+  const auto meets_cased = [](auto& next) {
+    char32_t c = next();
+    while (is_case_ignorable(c)) c = next();
+    return is_cased(c);
+  };
+  return meets_cased(before) && !meets_cased(after);
+}
+
+// str.lower() of Python, with the final sigma. Of a text: valid UTF-8.
+std::string lower_text(std::u32string_view characters);
+std::string lower_text(std::string_view text);
+
 // The character classes that the regular expressions of pre-tokenizers use.
 class UnicodeClasses {
  public:

@@ -245,6 +245,24 @@ TaskEvaluation::TaskEvaluation(TaskSet tasks, const EvaluationOptions& options,
   for (const PreparedTask& task : tasks_)
     for (const TaskMetric& metric : task.task.metrics) check_metric(task, metric);
   for (const TaskSet::Group& group : groups_) check_group(group, tasks_);
+  if (!options.contamination.empty()) find_contamination(options, read);
+}
+
+void TaskEvaluation::find_contamination(const EvaluationOptions& options, const ReadText& read) {
+  const ContaminationReports reports(options.contamination);
+  for (PreparedTask& task : tasks_) {
+    // A report is about all questions, also those beyond the limit.
+    const std::size_t evaluated = task.requests.size();
+    task.contamination =
+        evaluated == task.all_documents
+            ? reports.of(task.task, task.data, evaluated)
+            : reports.of(task.task, read_documents(task.task, task.task.split, read), evaluated);
+    if (task.contamination->out_of_reach > 0)
+      log_note("{}: {} of {} questions were out of reach of the search, and count as clean",
+               task.task.name, task.contamination->out_of_reach, task.all_documents);
+  }
+  for (const std::string& path : reports.with_removed_documents())
+    log_note("{}: the documents with questions were removed from this corpus", path);
 }
 
 void TaskEvaluation::prepare(EvalTask task, const EvaluationOptions& options,

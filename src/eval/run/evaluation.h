@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "eval/run/contamination.h"
 #include "eval/run/task_set.h"
 #include "eval/scoring_model.h"
 #include "eval/task_data.h"
@@ -17,6 +19,8 @@ struct EvaluationOptions {
   // Documents of each task: a number, or below 1 a fraction; empty: all.
   std::optional<double> limit = {};
   std::uint64_t fewshot_seed = 1234;  // lm-evaluation-harness's default
+  // curation.json of the training corpora: questions that they have are counted apart.
+  std::vector<std::filesystem::path> contamination = {};
 };
 
 // What a model answered to one document.
@@ -34,6 +38,7 @@ struct PreparedTask {
   TaskDocuments data;
   std::vector<DocumentRequests> requests;  // by document
   std::size_t all_documents = 0;           // before the limit
+  std::optional<TaskContamination> contamination = {};
 };
 
 // Tasks to ask models about. The same object can ask several models.
@@ -53,6 +58,7 @@ class TaskEvaluation {
 
  private:
   void prepare(EvalTask task, const EvaluationOptions& options, const ReadText& read);
+  void find_contamination(const EvaluationOptions& options, const ReadText& read);
 
   std::vector<PreparedTask> tasks_;
   std::vector<TaskSet::Group> groups_;

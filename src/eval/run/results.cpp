@@ -125,16 +125,68 @@ std::string dump(const EvalDocument& json, int indent) {
   return json.dump(indent, ' ', false, EvalDocument::error_handler_t::replace);
 }
 
+Scores score_all(const std::vector<PreparedTask>& tasks, const std::vector<TaskSet::Group>& groups,
+                 const std::vector<TaskAnswers>& answers, const ScoreOptions& options) {
+  Scores scores;
+  for (std::size_t i = 0; i < answers.size(); ++i)
+    scores.tasks.push_back(answers[i].empty() ? TaskScores()
+                                              : score_task(tasks[i], answers[i], options));
+  for (const TaskSet::Group& group : groups)
+    scores.groups.push_back(score_group(group, tasks, scores.tasks));
+  return scores;
+}
+
+// The questions that no training corpus has, with their answers.
+PreparedTask clean_part(const PreparedTask& task, const TaskAnswers& answers, TaskAnswers& left) {
+  PreparedTask part{.task = task.task, .data = {}, .requests = {}};
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    if (task.contamination->found[i]) continue;
+    part.requests.push_back(task.requests[i]);
+    left.push_back(answers[i]);
+  }
+  return part;
+}
+
+// "results" without the questions that are in a training corpus.
+EvalDocument contamination_json(const TaskEvaluation& evaluation, const Scores& clean,
+                                const EvaluationInfo& source) {
+  EvalDocument json = {{"reports", source.contamination}, {"results", EvalDocument::object()}};
+  for (std::size_t i = 0; i < evaluation.tasks().size(); ++i) {
+    const PreparedTask& task = evaluation.tasks()[i];
+    EvalDocument& entry = json["results"][task.task.name];
+    const std::int64_t left = task.contamination->clean();
+    entry = {{"sample_len", left},
+             {"found", std::ssize(task.requests) - left},
+             {"out_of_reach", task.contamination->out_of_reach}};
+    add_metrics(entry, clean.tasks[i].metrics);
+  }
+  for (std::size_t i = 0; i < evaluation.groups().size(); ++i) {
+    if (evaluation.groups()[i].group.means.empty()) continue;
+    EvalDocument& entry = json["results"][evaluation.groups()[i].group.name];
+    entry = {{"sample_len", clean.groups[i].documents}};
+    add_metrics(entry, clean.groups[i].metrics);
+  }
+  return json;
+}
+
 }  // namespace
+
+bool has_contamination(const TaskEvaluation& evaluation) {
+  return !evaluation.tasks().empty() && evaluation.tasks().front().contamination.has_value();
+}
 
 EvaluationResults score_evaluation(const TaskEvaluation& evaluation,
                                    const std::vector<TaskAnswers>& answers,
                                    const ScoreOptions& options) {
   EvaluationResults results;
+  static_cast<Scores&>(results) =
+      score_all(evaluation.tasks(), evaluation.groups(), answers, options);
+  if (!has_contamination(evaluation)) return results;
+  std::vector<PreparedTask> tasks;
+  std::vector<TaskAnswers> left;
   for (std::size_t i = 0; i < answers.size(); ++i)
-    results.tasks.push_back(score_task(evaluation.tasks()[i], answers[i], options));
-  for (const TaskSet::Group& group : evaluation.groups())
-    results.groups.push_back(score_group(group, evaluation.tasks(), results.tasks));
+    tasks.push_back(clean_part(evaluation.tasks()[i], answers[i], left.emplace_back()));
+  results.clean = score_all(tasks, evaluation.groups(), left, options);
   return results;
 }
 
@@ -157,6 +209,7 @@ EvalDocument results_json(const TaskEvaluation& evaluation, const EvaluationResu
                           const EvaluationInfo& source) {
   EvalDocument json = {{"results", EvalDocument::object()}};
   add_tasks(json, evaluation, results);
+  if (results.clean) json["contamination"] = contamination_json(evaluation, *results.clean, source);
   json["config"] = source.options;
   json["git_hash"] = nullptr;
   json["date"] = source.start_s;
@@ -300,6 +353,7 @@ std::vector<EvalDocument> samples_json(const PreparedTask& task, const TaskScore
       json["filter"] = filter.filter;
       json["metrics"] = EvalDocument::array();
       for (const TaskMetric& metric : task.task.metrics) json["metrics"].push_back(metric.name);
+      if (task.contamination) json["contaminated"] = bool{task.contamination->found[i]};
       json["doc_hash"] = sha256_hex(document.dump(2));
       json["prompt_hash"] = sha256_hex(asked.requests.front().context);
       json["target_hash"] = sha256_hex(target);

@@ -43,11 +43,14 @@ std::string markdown(const Row& header, const std::vector<Align>& sides,
   return text;
 }
 
-// The rows of one evaluation.
+// The rows of one evaluation: of all questions, or of the clean ones.
 class TableWriter {
  public:
-  TableWriter(const TaskEvaluation& evaluation, const std::vector<EvaluationResults>& results)
-      : evaluation_(evaluation), results_(results), written_(evaluation.tasks().size(), false) {}
+  TableWriter(const TaskEvaluation& evaluation, const std::vector<EvaluationResults>& results,
+              bool clean = false)
+      : evaluation_(evaluation), clean_(clean), written_(evaluation.tasks().size(), false) {
+    for (const EvaluationResults& one : results) results_.push_back(clean ? &*one.clean : &one);
+  }
 
   std::vector<Row> tasks() {
     for (std::size_t i = 0; i < evaluation_.groups().size(); ++i)
@@ -71,17 +74,19 @@ class TableWriter {
     const EvalTask& task = evaluation_.tasks()[i].task;
     written_[i] = true;
     std::vector<const std::vector<MetricValue>*> metrics;
-    for (const EvaluationResults& one : results_) metrics.push_back(&one.tasks[i].metrics);
-    add_rows({indented(task.alias.empty() ? task.name : task.alias, depth), task.version},
+    for (const Scores* one : results_) metrics.push_back(&one->tasks[i].metrics);
+    add_rows({indented(task.alias.empty() ? task.name : task.alias, depth),
+              clean_ ? questions_of({i}) : task.version},
              fmt::format("{}", task.shots), metrics);
   }
 
   void add_group(std::size_t i, std::size_t depth, bool with_children) {
     const TaskSet::Group& group = evaluation_.groups()[i];
     std::vector<const std::vector<MetricValue>*> metrics;
-    for (const EvaluationResults& one : results_) metrics.push_back(&one.groups[i].metrics);
+    for (const Scores* one : results_) metrics.push_back(&one->groups[i].metrics);
     const EvalGroup& own = group.group;
-    add_rows({indented(own.alias.empty() ? own.name : own.alias, depth), own.version},
+    add_rows({indented(own.alias.empty() ? own.name : own.alias, depth),
+              clean_ ? questions_of(group.tasks) : own.version},
              shots_of(group), metrics);
     if (!with_children) return;
     for (const std::string& name : group.children) {
@@ -90,6 +95,16 @@ class TableWriter {
       for (const std::size_t task : group.tasks)
         if (evaluation_.tasks()[task].task.name == name) add_task(task, depth + 1);
     }
+  }
+
+  // "12/20": those that are left, and all.
+  std::string questions_of(const std::vector<std::size_t>& tasks) const {
+    std::int64_t left = 0, all = 0;
+    for (const std::size_t task : tasks) {
+      left += evaluation_.tasks()[task].contamination->clean();
+      all += std::ssize(evaluation_.tasks()[task].requests);
+    }
+    return fmt::format("{}/{}", left, all);
   }
 
   std::string shots_of(const TaskSet::Group& group) const {
@@ -128,7 +143,8 @@ class TableWriter {
   }
 
   const TaskEvaluation& evaluation_;
-  const std::vector<EvaluationResults>& results_;
+  bool clean_;
+  std::vector<const Scores*> results_;  // by model
   std::vector<bool> written_;
   std::vector<Row> rows_;
 };
@@ -146,11 +162,18 @@ std::string results_table(const TaskEvaluation& evaluation,
     header.insert(header.end(), {name, "", "Stderr"});
     sides.insert(sides.end(), {Align::Right, Align::Left, Align::Right});
   }
-  std::string text = markdown(header, sides, TableWriter(evaluation, results).tasks());
-  const std::vector<Row> groups = TableWriter(evaluation, results).groups();
-  if (groups.empty()) return text;
-  header[0] = "Groups";
-  return text + "\n" + markdown(header, sides, groups);
+  const auto tables = [&](bool clean) {
+    std::string text = markdown(header, sides, TableWriter(evaluation, results, clean).tasks());
+    const std::vector<Row> groups = TableWriter(evaluation, results, clean).groups();
+    if (groups.empty()) return text;
+    header[0] = clean ? "Groups, clean questions" : "Groups";
+    return text + "\n" + markdown(header, sides, groups);
+  };
+  const std::string text = tables(false);
+  if (!has_contamination(evaluation)) return text;
+  header[0] = "Clean questions";
+  header[1] = "Left";
+  return text + "\n" + tables(true);
 }
 
 }  // namespace kintsugi

@@ -333,11 +333,13 @@ class Decontaminates : public Curation {
   }
   // The rule that each text is removed by, and the share of each question that was found.
   std::map<std::string, double> curate_texts(const std::vector<std::string>& texts,
-                                             const std::string& settings) {
+                                             const std::string& settings,
+                                             const std::string& tasks = "quiz.yaml") {
     std::string lines;
     for (const std::string& text : texts) lines += Json{{"text", text}}.dump() + "\n";
     directory_.write("corpus.jsonl", lines);
-    directory_.write("r.yaml", "steps:\n  - decontaminate: {tasks: [quiz.yaml]" + settings + "}\n");
+    directory_.write("r.yaml",
+                     "steps:\n  - decontaminate: {tasks: [" + tasks + "]" + settings + "}\n");
     const Outcome outcome = run_kintsugi(
         "data curate r.yaml --input corpus.jsonl --output out --overwrite --compression none");
     EXPECT_EQ(outcome.code, 0) << outcome.error;
@@ -382,6 +384,88 @@ TEST_F(Decontaminates, SharesAndCountsAreChoices) {
   EXPECT_THAT(kept_, ElementsAre(half));
   curate_texts({half, most}, ", remove: false");
   EXPECT_THAT(kept_, ElementsAre(half, most));
+}
+
+// Which rule finds which kind of leak of a question of 41 words.
+TEST_F(Decontaminates, EachRuleFindsItsLeaks) {
+  const std::string clean = words("other", 0, 50);
+  std::string shuffled, mismatched = "question ";
+  for (int i = 0; i < 40; ++i) {
+    shuffled += fmt::format("red{} ", i * 7 % 40);
+    mismatched += fmt::format("red{} ", i) + (i % 10 == 9 ? "um " : "");
+  }
+  const std::map<std::string, std::string> leaks = {
+      {"verbatim", clean + "Question: " + words("red", 0, 40) + clean},
+      {"half", clean + words("red", 20, 40) + clean},
+      {"sentences in another order", clean + words("red", 30, 40) + words("red", 20, 30) +
+                                         words("red", 10, 20) + words("red", 0, 10) + clean},
+      {"a word more in each sentence", clean + mismatched + clean},
+      {"a phrase", clean + words("red", 3, 12) + clean},
+      {"words in another order", clean + shuffled + clean},
+      {"other words", clean}};
+  std::vector<std::string> texts;
+  for (const auto& [kind, text] : leaks) texts.push_back(text);
+  const auto found_by = [&](const std::string& settings) {
+    curate_texts(texts, settings);
+    std::set<std::string> found;
+    for (const auto& [kind, text] : leaks)
+      if (std::ranges::count(kept_, text) == 0) found.insert(kind);
+    return found;
+  };
+  using Kinds = std::set<std::string>;
+  EXPECT_EQ(found_by(""), (Kinds{"verbatim", "half"}));  // GPT-3
+  const Kinds by_share = {"verbatim", "sentences in another order", "a word more in each sentence"};
+  EXPECT_EQ(found_by(", words: 8, share: 0.5"), by_share);  // Llama 3, Tulu 3
+  // Of the 34 sequences of 8 words, there are 34, 13, 12 and 13.
+  EXPECT_EQ(found_by(", words: 8, share: 0.7, share_of: sequences"), Kinds{"verbatim"});  // PaLM
+  EXPECT_EQ(found_by(", words: 8, share: 0.38, share_of: sequences"),
+            (Kinds{"verbatim", "half", "a word more in each sentence"}));
+  EXPECT_EQ(
+      found_by(", words: 8, share: 0.35, share_of: sequences"),
+      (Kinds{"verbatim", "half", "a word more in each sentence", "sentences in another order"}));
+  EXPECT_EQ(found_by(", words: 8"),
+            (Kinds{"verbatim", "half", "a phrase", "sentences in another order",
+                   "a word more in each sentence"}));
+}
+
+TEST_F(Decontaminates, EachDocumentCounts) {
+  const std::string leak = words("red", 0, 30), part = words("red", 0, 20);
+  curate_texts({part, leak, part}, "");
+  const Json found = Json::parse(content_of(
+      "out/curation.json"))["report"]["steps"][0]["leaks"]["quiz: questions.jsonl line 1"];
+  EXPECT_EQ(found["documents"], 3);
+  EXPECT_DOUBLE_EQ(found["share"], 30.0 / 41);
+}
+
+// A phrase is common to the questions of another task, but not to those of the quiz.
+TEST_F(Decontaminates, TemplatesAreOfOneTask) {
+  const std::string phrase = words("phrase", 0, 20);
+  std::string questions;
+  for (int i = 0; i < 11; ++i)
+    questions +=
+        Json{{"question", phrase + fmt::format("number{}", i)}, {"answer", "x"}}.dump() + "\n";
+  directory_.write("poll.jsonl", questions);
+  std::string poll = content_of("quiz.yaml");
+  poll.replace(poll.find("quiz"), 4, "poll");
+  poll.replace(poll.find("questions.jsonl"), 15, "poll.jsonl");
+  directory_.write("poll.yaml", poll);
+  directory_.write("questions.jsonl", Json{{"question", phrase}, {"answer", "y"}}.dump() + "\n");
+  for (const char* tasks : {"quiz.yaml, poll.yaml", "poll.yaml, quiz.yaml"}) {
+    SCOPED_TRACE(tasks);
+    const auto shares = curate_texts({phrase}, "", tasks);
+    ASSERT_EQ(shares.size(), 1u);
+    EXPECT_DOUBLE_EQ(shares.at("quiz: questions.jsonl line 1"), 20.0 / 22);
+  }
+}
+
+// What is left of these questions is too short, and this is said.
+TEST_F(Decontaminates, QuestionsOfWordsThatAllShareAreCounted) {
+  std::string questions;
+  for (int i = 0; i < 11; ++i)
+    questions += Json{{"question", words("common", 0, 20)}, {"answer", ""}}.dump() + "\n";
+  directory_.write("questions.jsonl", questions);
+  EXPECT_TRUE(curate_texts({words("common", 0, 20)}, "").empty());
+  EXPECT_EQ(facts_["quiz: samples out of reach (only words that are common to the task)"], 11);
 }
 
 // What many questions begin with is no leak.

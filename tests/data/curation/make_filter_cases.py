@@ -306,6 +306,59 @@ def c4(text, settings):
     return "", "\n".join(kept).strip()
 
 
+REFINEDWEB = dict(max_uppercase_ratio=0.5, max_numeric_ratio=0.999999, remove_counters=True, min_words_per_line=2,
+                  remove_phrases=True, max_words_of_phrase_lines=10, max_removed_ratio=0.05)
+COUNTER = re.compile(r"\W*\d[,.\d]*[kmb]?\s+(?:likes|shares|comments|retweets|reposts|quotes|bookmarks|upvotes|"
+                     r"downvotes|downloads|views|followers)\W*\Z")
+CUTS = [re.compile(pattern, re.I)
+        for pattern in (r"\s?items in cart", r"\s?read more...\Z", r"\Asign-in\s?")]
+
+
+def refinedweb(text, settings):
+    """The rule, and the text that is left. Each stage strips the document, as in DCLM."""
+    s = {**REFINEDWEB, **settings}
+
+    def counted(content):
+        return sum(word[0].isalnum() for word in content.split())
+
+    def stage(content, keep):
+        return "\n".join(line for line in content.split("\n") if not line or keep(line))
+
+    left = stage(text, lambda line: sum(map(str.isupper, line)) / len(line) <= s["max_uppercase_ratio"]).strip()
+    left = stage(left, lambda line: sum(map(str.isdigit, line)) / len(line) <= s["max_numeric_ratio"]).strip()
+    if s["remove_counters"]:
+        left = stage(left, lambda line: not COUNTER.match(line.lower())).strip()
+    left = stage(left, lambda line: len(line.split()) >= s["min_words_per_line"])
+    for pattern in CUTS if s["remove_phrases"] else []:
+        lines = []
+        for line in left.split("\n"):
+            if line and len(line.split()) <= s["max_words_of_phrase_lines"]:
+                line = pattern.sub("", line)
+                if not line or line.isspace():
+                    continue
+            lines.append(line)
+        left = "\n".join(lines).strip()
+    if not left or not counted(text):
+        return "refinedweb_lines.empty", text
+    if (counted(text) - counted(left)) / counted(text) > s["max_removed_ratio"]:
+        return "refinedweb_lines.words", text
+    return "", left
+
+
+def c4_paragraphs(text, settings):
+    s = {**dict(min_paragraphs=3, min_paragraph_len=200), **settings}
+    lengths = sorted(map(len, text.split("\n")))[-s["min_paragraphs"]:] if s["min_paragraphs"] else []
+    few = len(lengths) < s["min_paragraphs"] or (lengths and min(lengths) < s["min_paragraph_len"])
+    return "c4_paragraphs.few" if few else ""
+
+
+def c4_bad_words(text, entries, inside_words):
+    pattern = "|".join(map(re.escape, entries))
+    if not inside_words:
+        pattern = r"(?:\W|^)(?:%s)(?:\W|$)" % pattern
+    return "c4_bad_words.listed" if re.search(pattern, text.lower()) else ""
+
+
 # ---- texts
 
 LANGUAGES = [
@@ -517,6 +570,81 @@ def c4_cases(draw):
     return cases
 
 
+NOISE = ["3 likes", "1.2K shares", "- 1,024M followers!", "1k\tviews", "1\u212a likes", "\u0663 LIKES", "3 l\u0130kes",
+         "3likes", "3 likes each", "x 3 likes", "_3 likes", "3k k likes", "1..2,,3 views ...", "\u00b2 likes", "12", "1 2",
+         "\u0661\u0662", "\u00b2\u2460\U0001f100", "\u00bd", "MENU AND SEARCH", "MENU and", "Menu AND", "ÀÉÎ õü", "ÀÉÎ õ",
+         "\u2160\u24b6 ab", "\u01c5\u01c5 \u01c5", "\u02b0\u1d43 ab", "3 items in cart", "items in cart", "ITEMS IN CART",
+         "two\u2003items in cart items in cart", "item\u017f \u0130n cart here", "items\u00a0in cart here",
+         "a b c d e f g items in cart", "a b c d e f g h items in cart", "The story goes on. Read more...", "Read more...",
+         "Read more!!!", "read more...", "And Read more... here", "Readmore... x", "so read more…!?", "\u212aread more...",
+         "x\u2003read more漢字仮", "one Read moreRead more...", "Sign-in", "Sign-in here", "SIGN-IN  now please",
+         "\u017f\u0131gn-in x", "Sign-in\u00a0 a b", "please Sign-in now", "Sign-inside story", "one", " ", "\t", "", "", "",
+         "\u0301 \u0301", ". , !", "a b", "  a b  ", "\u2028 x y"]
+
+
+def refinedweb_cases(draw):
+    cases = []
+
+    def add(text, **settings):
+        removed, left = refinedweb(text, settings)
+        cases.append(dict(text=text, settings=settings, removed=removed, left=None if left == text else left))
+
+    for text in EMPTY + NOISE:
+        add(text)
+        add("a story begins here\n" + text + "\nand ends there", max_removed_ratio=1)
+        add("\n " + text + "\n", max_removed_ratio=1)
+    options = dict(max_uppercase_ratio=[0, 0.25, 1], max_numeric_ratio=[0.25, 1], remove_counters=[False],
+                   min_words_per_line=[0, 1, 3], remove_phrases=[False], max_words_of_phrase_lines=[2, 3, 9])
+    for key, values in options.items():
+        for value in values:
+            for _ in range(9):
+                add("\n".join(draw.choice(NOISE + LANGUAGES[:2]) for _ in range(6)), max_removed_ratio=1, **{key: value})
+    for _ in range(150):
+        words = LANGUAGES if draw.random() < 0.2 else LANGUAGES[:6]
+        lines = [draw.choice(NOISE if draw.random() < 0.2 else words) for _ in range(draw.choice([3, 5, 12]))]
+        separator = draw.choice(BREAKS) if draw.random() < 0.2 else "\n"
+        add(separator.join(lines), **draw.choice([{}, {}, dict(max_removed_ratio=0.2), dict(max_removed_ratio=1)]))
+    for removed in (4, 5, 6):  # of 100 words
+        add("\n".join(["word " * (100 - removed)] + ["one"] * removed))
+    return cases
+
+
+def paragraph_cases(draw):
+    cases = []
+    for text in EMPTY:
+        cases.append([text, {}, c4_paragraphs(text, {})])
+    for letter in ("x", "é", "漢", "🙂", " "):
+        for lengths in ([200] * 3, [199, 200, 200], [200, 200], [1, 200, 3, 201, 0, 200], [199] * 9):
+            for end in ("", "\n", "\r\n"):
+                parts = [[part, count] for length in lengths for part, count in (["\n", 1], [letter, length])][1:]
+                text = "".join(part * count for part, count in parts) + end
+                cases.append([parts + [[end, 1]], {}, c4_paragraphs(text, {})])
+    for _ in range(280):
+        text = draw.choice(BREAKS).join(draw.choice(LANGUAGES[:6] + PHRASES[:9]) for _ in range(draw.choice([1, 2, 4])))
+        longest = max(map(len, text.split("\n")))
+        settings = dict(min_paragraphs=draw.choice([0, 1, 2, 3, 5]),
+                        min_paragraph_len=draw.choice([0, 1, longest - 1, longest, longest + 1, 60]))
+        cases.append([text, settings, c4_paragraphs(text, settings)])
+    return cases
+
+
+BAD_WORDS = ["vilain", "two words", "x.y", "-dash", "dash-", "漢字", "õli", "é", "_", "a_b", "οδος", "i\u0307x", "🖕", "b 2",
+             "Upper", "ab", "abc"]
+
+
+def bad_word_cases(draw):
+    cases = []
+    around = ["", " ", ".", "-", "_", "x", "é", "漢", "\u0301", "\n", "\u00a0", "5", "🙂"]
+    for entry in BAD_WORDS:
+        for form in (entry, entry.upper(), entry.title()):
+            for _ in range(6):
+                text = draw.choice(["", "so "]) + draw.choice(around) + form + draw.choice(around) + draw.choice(["", "it is"])
+                cases.append([text, c4_bad_words(text, BAD_WORDS, False), c4_bad_words(text, BAD_WORDS, True)])
+    for text in EMPTY + LANGUAGES:
+        cases.append([text, c4_bad_words(text, BAD_WORDS, False), c4_bad_words(text, BAD_WORDS, True)])
+    return cases
+
+
 def word_cases(draw):
     cases = []
     alphabet = list("abAB09.,:;-–—~/'’\"()<>=+*^%&$€°²sS#@_!?…|") + [
@@ -562,3 +690,7 @@ if __name__ == "__main__":
     write_checks("gopher_repetition.json", repetition_cases(random.Random(3)))
     write_checks("fineweb_quality.json", fineweb_cases(random.Random(4)))
     print("c4.json", write("c4.json", {}, c4_cases(random.Random(5))), "bytes")
+    print("refinedweb_lines.json", write("refinedweb_lines.json", {}, refinedweb_cases(random.Random(6))), "bytes")
+    print("c4_paragraphs.json", write("c4_paragraphs.json", {},
+                                      [[compact(text) if isinstance(text, str) else text, *rest] for text, *rest in paragraph_cases(random.Random(7))]))
+    print("c4_bad_words.json", write("c4_bad_words.json", BAD_WORDS, bad_word_cases(random.Random(8))), "bytes")

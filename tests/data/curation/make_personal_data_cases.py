@@ -550,12 +550,13 @@ def phone_cases():
         case("phone", text, found)
 
 
-for make in (email_cases, ip_cases, iban_cases, card_cases, national_cases, phone_cases):
-    make()
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "personal_data_cases.json"), "w") as file:
-    file.write("[\n" + ",\n".join(json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in cases) + "\n]\n")
-counts = {}
-for c in cases:
-    counts.setdefault(c["group"], [0, 0])[0] += 1
-    counts[c["group"]][1] += bool(c["spans"])
-print(counts)
+if __name__ == "__main__":
+    for make in (email_cases, ip_cases, iban_cases, card_cases, national_cases, phone_cases):
+        make()
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "personal_data_cases.json"), "w") as file:
+        file.write("[\n" + ",\n".join(json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in cases) + "\n]\n")
+    counts = {}
+    for c in cases:
+        counts.setdefault(c["group"], [0, 0])[0] += 1
+        counts[c["group"]][1] += bool(c["spans"])
+    print(counts)

@@ -7,7 +7,9 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
+#include "data/curation/web_filters.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 
@@ -42,6 +44,24 @@ WordMode word_mode(const std::string& name) {
   return name == "tokens" ? WordMode::Tokens : WordMode::Whitespace;
 }
 
+std::u32string characters_of(std::string_view text) {
+  std::u32string characters;
+  for (std::size_t i = 0, length = 0; i < text.size(); i += length)
+    characters += utf8_decode(text, i, length);
+  return characters;
+}
+// Of str.splitlines.
+bool ends_line(char32_t c) {
+  return (c >= 0xA && c <= 0xD) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
+         c == 0x2029;
+}
+std::int64_t line_count(const std::u32string& text) {
+  std::int64_t lines = !text.empty() && !ends_line(text.back());
+  for (std::size_t i = 0; i < text.size(); ++i)
+    lines += ends_line(text[i]) && !(text[i] == '\n' && i > 0 && text[i - 1] == '\r');
+  return lines;
+}
+
 template <class Filter>
 void check_filter(const std::string& name, std::size_t least) {
   const json cases = filter_cases(name);
@@ -72,15 +92,98 @@ TEST(TextFilters, GopherRepetition) {
 }
 TEST(TextFilters, FineWebQuality) { check_filter<FineWebQuality>("fineweb_quality.json", 900); }
 
-TEST(TextFilters, C4RemovesLinesAndDocuments) {
-  const json cases = filter_cases("c4.json")["items"];
+// Counting is done in blocks of bytes; the words and lines themselves are found one by one.
+TEST(TextFilters, BlocksOfBytesAreCountedAsSingleOnes) {
+  const std::vector<std::string> parts = {
+      " ",      "a",  "bc",     "\n",     "\r\n",   "\x1c",   "\x1f",   "\u0085",
+      "\u00a0", "é",  "\u1680", "\u169b", "\u2003", "\u2014", "\u2028", "\u205f",
+      "\u3000", "、", "漢",     "🙂",   "\u202f", "\u200b", "\t"};
+  std::mt19937 random(11);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    const unsigned kinds = 1 + random() % 23;  // few kinds: long sequences without others
+    for (unsigned n = random() % 200; n > 0; --n) text += parts[random() % kinds];
+    TextMeasures measures(text, WordMode::Whitespace);
+    EXPECT_EQ(count_split_words(text), std::ssize(measures.words())) << text;
+    std::int64_t characters = 0, newlines = 0, lines = 0;
+    for (const char32_t c : characters_of(text)) {
+      ++characters;
+      newlines += c == '\n';
+    }
+    EXPECT_EQ(character_count(text), characters) << text;
+    EXPECT_EQ(byte_count(text, '\n'), newlines) << text;
+    std::string joined;
+    for (std::string_view rest = text; !rest.empty(); ++lines) joined += take_line(rest);
+    EXPECT_EQ(lines, line_count(characters_of(text))) << text;
+    for (const char32_t c : characters_of(joined)) EXPECT_FALSE(ends_line(c));
+  }
+}
+
+template <class Filter>
+void check_edits(const std::string& name, std::size_t least) {
+  const json cases = filter_cases(name)["items"];
   for (const json& item : cases) {
     const std::string before = item["text"];
     std::string text = before;
-    EXPECT_EQ(filter_with<C4Lines>(item["settings"]).edit(text), item["removed"]) << item;
+    EXPECT_EQ(filter_with<Filter>(item["settings"]).edit(text), item["removed"]) << item;
     EXPECT_EQ(text, item["left"].is_null() ? before : item["left"].get<std::string>()) << item;
   }
-  EXPECT_GE(cases.size(), 600u);
+  EXPECT_GE(cases.size(), least);
+}
+
+TEST(TextFilters, C4RemovesLinesAndDocuments) { check_edits<C4Lines>("c4.json", 600); }
+TEST(TextFilters, RefinedWebRemovesLinesAndDocuments) {
+  check_edits<RefinedWebLines>("refinedweb_lines.json", 500);
+}
+
+TEST(TextFilters, C4CountsParagraphs) {
+  const json cases = filter_cases("c4_paragraphs.json")["items"];
+  for (const json& item : cases) {
+    const std::string text = filter_text(item[0]);
+    const auto filter = filter_with<C4Paragraphs>(item[1]);
+    EXPECT_EQ(filter.removed_by(TextMeasures(text, WordMode::Whitespace)), item[2]) << item;
+  }
+  EXPECT_GE(cases.size(), 300u);
+}
+
+class C4BadWordList : public testing::Test {
+ protected:
+  std::string removed_by(const C4BadWords& settings, const std::string& text,
+                         const std::string& language = "") {
+    auto document = CuratedDocument::of_text(text, "text");
+    document.language = language;
+    StepContext context;
+    return std::string(make_step(settings)->apply(document, context));
+  }
+  C4BadWords settings(const json& entries) {
+    std::string list = "# entries\n";
+    for (const json& entry : entries) list += entry.get<std::string>() + " \n";
+    directory_.write("list", list + "\n");
+    return {.lists = {(directory_ / "list").string()}, .language = {}};
+  }
+  TemporaryDirectory directory_;
+};
+
+TEST_F(C4BadWordList, IsFoundBetweenWords) {
+  const json file = filter_cases("c4_bad_words.json");
+  C4BadWords between = settings(file["off"]), inside = between;
+  inside.inside_words = true;
+  for (const json& item : file["items"]) {
+    EXPECT_EQ(removed_by(between, item[0]), item[1]) << item;
+    EXPECT_EQ(removed_by(inside, item[0]), item[2]) << item;
+  }
+  EXPECT_GE(file["items"].size(), 300u);
+}
+
+TEST_F(C4BadWordList, IsOfALanguageAndKeepsAFraction) {
+  C4BadWords some = settings({"bad"});
+  some.language = "fi";
+  EXPECT_EQ(removed_by(some, "so bad", "fi"), "c4_bad_words.listed");
+  EXPECT_EQ(removed_by(some, "so bad", "sv"), "");
+  some.keep_fraction = 0.25;
+  int kept = 0;
+  for (int i = 0; i < 400; ++i) kept += removed_by(some, "bad " + std::to_string(i), "fi").empty();
+  EXPECT_NEAR(kept, 100, 35);  // four standard deviations
 }
 
 TEST(Words, AreThoseOfTheRestatedRules) {
@@ -91,8 +194,8 @@ TEST(Words, AreThoseOfTheRestatedRules) {
     WordSplitter(WordMode::Tokens).split(text, words);
     std::vector<std::string> found;
     for (const Word& word : words) {
-      found.emplace_back(word.text);
-      EXPECT_EQ(word.characters, character_count(word.text)) << item;
+      found.emplace_back(word.text());
+      EXPECT_EQ(word.characters(), character_count(word.text())) << item;
     }
     EXPECT_EQ(found, item[1].get<std::vector<std::string>>()) << item;
   }
@@ -106,7 +209,7 @@ TEST(Words, OfOneChunkTakeLinearTime) {
     std::vector<Word> words;
     WordSplitter(WordMode::Tokens).split(text, words);
     std::string joined;
-    for (const Word& word : words) joined += word.text;
+    for (const Word& word : words) joined += word.text();
     EXPECT_EQ(joined, text) << part;
   }
 }
