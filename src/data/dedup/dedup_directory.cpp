@@ -242,7 +242,7 @@ void DedupDirectory::write_summary(const Json& summary) const {
   if (fs::exists(path) && read_text_file(path) == text) return;
   NewFile file(path, {.own_temporary = true});  // other jobs may be writing it
   file.write(text.data(), text.size());
-  file.publish();
+  file.publish({}, OnDisk::Later);
 }
 
 void DedupDirectory::check_documents(std::size_t task, const DedupDocuments& documents) const {

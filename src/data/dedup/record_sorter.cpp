@@ -12,9 +12,11 @@ RecordSorter::RecordSorter(const RecordForm& form, std::size_t buckets, fs::path
   fs::remove(runs_path_.string() + ".tmp");  // of a killed process
 }
 
+constexpr std::size_t kOrderBytes = 16;  // of a record that is being sorted
+
 // With the copy and the order of the bucket that is being sorted.
 bool RecordSorter::fits(std::size_t bucket, std::size_t bytes) const {
-  constexpr std::size_t kFewestRecords = 16, kOrderBytes = 16;
+  constexpr std::size_t kFewestRecords = 16;
   const std::size_t held = held_ + bytes;
   const std::size_t largest = std::max(largest_, buckets_[bucket].size() + bytes);
   const std::size_t needed = held + largest + largest / form_.bytes() * kOrderBytes;
@@ -25,6 +27,10 @@ bool RecordSorter::fits(std::size_t bucket, std::size_t bytes) const {
 void RecordSorter::add(std::size_t bucket, std::string_view records) {
   if (!fits(bucket, records.size())) write_run();
   std::string& own = buckets_[bucket];
+  // Room for what fits if all buckets are alike: strings that grow leave holes in the heap.
+  if (own.capacity() < records.size())
+    own.reserve(static_cast<std::size_t>(memory_) /
+                (buckets_.size() + 1 + kOrderBytes / form_.bytes() + 1));
   own += records;
   held_ += records.size();
   largest_ = std::max(largest_, own.size());

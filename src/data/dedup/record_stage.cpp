@@ -108,11 +108,11 @@ class RecordPool {
   }
 
  private:
-  struct Batch {
-    std::vector<DedupDocuments::Entry> entries;
-    std::vector<std::vector<Mark>> marks;
-    std::size_t size = 0;
+  struct MarkedDocument {
+    DedupDocuments::Entry entry;
+    std::vector<Mark> marks;
   };
+  using Batch = std::vector<MarkedDocument>;
 
   void work() {
     try {
@@ -158,11 +158,10 @@ class RecordPool {
         full.buckets[bucket].clear();
       }
     });
-    for (std::size_t i = 0; i < batch.size; ++i)
-      maker_->make(batch.entries[i], batch.marks[i], scratch, records);
+    for (const auto& [entry, marks] : batch) maker_->make(entry, marks, scratch, records);
     records.flush();
     std::unique_lock lock(mutex_);
-    task.exhausted |= batch.size == 0;
+    task.exhausted |= batch.empty();
     if (--task.batches > 0 || !task.exhausted) return;
     lock.unlock();
     finish(task);
@@ -173,16 +172,13 @@ class RecordPool {
   void read(RecordTask& task, Batch& batch) {
     constexpr std::size_t kBatchBytes = 256 * 1024;
     const std::lock_guard lock(task.reading);
-    batch.size = 0;
-    for (std::size_t bytes = 0; bytes < kBatchBytes; ++batch.size) {
-      if (batch.size == batch.entries.size()) {
-        batch.entries.emplace_back();
-        batch.marks.emplace_back();
-      }
-      DedupDocuments::Entry& entry = batch.entries[batch.size];
-      if (!task.documents.next(entry)) break;
-      if (task.marks) task.marks->take(entry.number, batch.marks[batch.size]);
+    batch.clear();  // and free: entries that are used again would all grow to the longest text
+    DedupDocuments::Entry entry;
+    for (std::size_t bytes = 0; bytes < kBatchBytes && task.documents.next(entry);) {
       bytes += entry.text.size();
+      std::vector<Mark> marks;
+      if (task.marks) task.marks->take(entry.number, marks);
+      batch.push_back({std::move(entry), std::move(marks)});
     }
     const std::int64_t read = task.documents.bytes_read();
     progress_.add(read - std::exchange(task.counted_bytes, read));
