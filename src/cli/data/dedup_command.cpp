@@ -169,7 +169,7 @@ void report_cuts(const DedupCommand& command, const DedupReport& result) {
                ? fmt::format("sequences of {} words", command.options.substring_words)
                : to_string(by));
   if (command.stage == "all" || command.stage == "remove")
-    log_info("{:.2f} % of the text removed; {} documents cut, {} too short, {} kept in {}/kept",
+    log_info("{:.2f} % of the text removed; {} documents cut, {} dropped, {} kept in {}/kept",
              percent(result.removed_bytes, result.text_bytes), result.cut, result.too_short,
              result.kept, command.output);
 }
@@ -298,7 +298,7 @@ void add_data_dedup(CLI::App& data) {
       "  kintsugi data dedup 'corpus/*.jsonl.zst' --output dedup\n"
       "  kintsugi data dedup 'corpus/*.jsonl.zst' --output dedup --stage signatures --job "
       "$SLURM_ARRAY_TASK_ID/100\n"
-      "  kintsugi data dedup 'dedup/kept/*' --output unique --by substrings\n"
+      "  kintsugi data dedup 'dedup/kept/*.jsonl.zst' --output unique --by substrings\n"
       "Words are what is between spaces after the normalization. datatrove divides a few further "
       "(0.2 % or less in European languages) by the exceptions of spaCy, which are not restated "
       "here.\n"
