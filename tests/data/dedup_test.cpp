@@ -17,9 +17,8 @@
 #include "data/dedup/dedup_job.h"
 #include "data/dedup/minhash.h"
 #include "data/tokenizers/unicode.h"
-#include "support/errors.h"
+#include "support/dedup_fixture.h"
 #include "support/paths.h"
-#include "support/temporary_directory.h"
 
 namespace kintsugi {
 namespace {
@@ -163,58 +162,13 @@ TEST(MinHashTest, FindsPairsWithTheProbabilityOfTheFormula) {
   }
 }
 
-class DedupTest : public testing::Test {
+class DedupTest : public DedupFixture {
  protected:
-  void SetUp() override {
-    options_.output = directory_ / "out";
-    options_.threads = 2;
-  }
-  void write_input(const std::string& name, const std::vector<std::string>& texts) {
-    std::string lines;
-    for (const std::string& text : texts)
-      lines += json({{"id", name}, {"text", text}}).dump() + "\n";
-    options_.inputs.emplace_back(directory_.write(name, lines));
-  }
   void write_cases() {
     int number = 0;
     for (const json& file : minhash_cases()["files"])
       write_input(fmt::format("in{}.jsonl", number++), file.get<std::vector<std::string>>());
   }
-  DedupReport run() {
-    return deduplicate(options_, {[](const std::string&, std::int64_t, const std::string&) {},
-                                  [](std::int64_t) {}, [] { return false; }});
-  }
-  std::string mistake() {
-    return user_error_of([&] { run(); });
-  }
-  // The files of the output, without descriptions.
-  std::map<std::string, std::string> contents() {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : fs::recursive_directory_iterator(options_.output))
-      if (entry.is_regular_file() && entry.path().extension() != ".json")
-        files[fs::relative(entry.path(), options_.output)] = read_text_file(entry.path());
-    return files;
-  }
-  std::vector<json> kept() {
-    std::vector<fs::path> files;
-    for (const auto& entry : fs::directory_iterator(options_.output / "kept"))
-      if (entry.path().extension() != ".json") files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    std::vector<json> documents;
-    for (const fs::path& file : files) {
-      RecordReader reader(file);
-      for (Record record; reader.next(record);) documents.push_back(json::parse(record.bytes));
-    }
-    return documents;
-  }
-  std::vector<std::string> kept_texts() {
-    std::vector<std::string> texts;
-    for (const json& one : kept()) texts.push_back(one["text"]);
-    return texts;
-  }
-
-  TemporaryDirectory directory_;
-  DedupOptions options_;
 };
 
 TEST_F(DedupTest, WritesDatatrovesBytes) {
@@ -253,15 +207,9 @@ TEST_F(DedupTest, ThreadsMemoryAndJobsDoNotMatter) {
   const auto expected = contents();
   for (const std::size_t jobs : {1u, 2u, 5u}) {
     options_.output = directory_ / fmt::format("jobs{}", jobs);
-    options_.memory = jobs == 1 ? 1 << 20 : 1;  // in runs of 16 documents
+    options_.memory = jobs == 1 ? 1 << 20 : 4000;  // in small runs
     options_.threads = 1 + jobs;
-    options_.jobs = jobs;
-    for (const auto stage :
-         {DedupStage::Signatures, DedupStage::Pairs, DedupStage::Clusters, DedupStage::Remove}) {
-      options_.stage = stage;
-      if (stage == DedupStage::Clusters) options_.memory = 1 << 20;
-      for (options_.job = 0; options_.job < jobs; ++options_.job) run();
-    }
+    run_arrays(jobs);
     EXPECT_TRUE(contents() == expected) << jobs;
   }
 }

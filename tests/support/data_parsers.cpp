@@ -506,8 +506,11 @@ FileParser language_model() {
   return parser;
 }
 
-DedupOptions small_dedup(const fs::path& directory) {
+DedupOptions small_dedup(const fs::path& directory, DedupBy by) {
   DedupOptions options;
+  options.by = by;
+  options.buckets = 2;
+  options.substring_words = 3;
   for (const char* name : {"0.jsonl", "1.jsonl"}) options.inputs.push_back(directory / name);
   options.output = directory / "out";
   options.shape.bands = 2;
@@ -522,28 +525,32 @@ void run_dedup(const DedupOptions& options) {
 }
 
 // Each sample has the files of the stages so far, which the next stage reads. "+" is for "/".
-FileParser dedup_files() {
+FileParser dedup_files(const std::string& parser_name, DedupBy by) {
   const TemporaryDirectory scratch;
   FileParser::Files files;
   for (const char* name : {"0.jsonl", "1.jsonl"})
     scratch.write(name, files[name] = R"({"text": "a b c d e f"}
 {"text": "g h i j k"}
 )");
-  run_dedup(small_dedup(scratch.path()));
-  FileParser parser{.name = "dedup", .samples = {}, .damaged = {}, .read = [](const fs::path& d) {
-                      fs::remove_all(d / "out");
-                      DedupOptions options = small_dedup(d);
-                      const DedupDirectory made(options);
-                      for (const auto& entry : fs::directory_iterator(d)) {
-                        std::string name = entry.path().filename();
-                        if (name.find('+') == std::string::npos) continue;
-                        std::replace(name.begin(), name.end(), '+', '/');
-                        fs::copy_file(entry.path(), d / "out" / name);
-                      }
-                      run_dedup(options);
-                    }};
-  for (const std::string stage : {"signatures", "pairs", "clusters"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(scratch / "out" / stage)) {
+  const DedupOptions given = small_dedup(scratch.path(), by);
+  run_dedup(given);
+  FileParser parser{
+      .name = parser_name, .samples = {}, .damaged = {}, .read = [by](const fs::path& d) {
+        fs::remove_all(d / "out");
+        DedupOptions options = small_dedup(d, by);
+        const DedupDirectory made(options);
+        for (const auto& entry : fs::directory_iterator(d)) {
+          std::string name = entry.path().filename();
+          if (name.find('+') == std::string::npos) continue;
+          std::replace(name.begin(), name.end(), '+', '/');
+          fs::copy_file(entry.path(), d / "out" / name);
+        }
+        run_dedup(options);
+      }};
+  for (const DedupStageUnits& stage : dedup_stages(given)) {
+    if (stage.stage == DedupStage::Remove) break;
+    for (const auto& entry :
+         fs::recursive_directory_iterator(scratch / "out" / to_string(stage.stage))) {
       if (!entry.is_regular_file()) continue;
       std::string name = fs::relative(entry.path(), scratch / "out");
       std::replace(name.begin(), name.end(), '/', '+');
@@ -648,7 +655,8 @@ std::vector<FileParser> data_parsers() {
       compressed(),
       web_archive(),
       language_model(),
-      dedup_files(),
+      dedup_files("dedup", DedupBy::Words),
+      dedup_files("dedup-substrings", DedupBy::Substrings),
       curation(),
       packing_index(),
       fineweb2_thresholds(),

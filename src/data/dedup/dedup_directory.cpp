@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
+#include "data/dedup/cluster_sizes.h"
 #include "data/tokenizers/unicode.h"
 
 namespace kintsugi {
@@ -18,13 +19,17 @@ namespace fs = std::filesystem;
 constexpr int kDedupVersion = 1;
 constexpr std::size_t kLongestPlainText = std::size_t{1} << 30;
 
-std::string_view name_of(DedupBy by) {
-  return by == DedupBy::Words ? "words" : by == DedupBy::Text ? "text" : "url";
-}
+constexpr std::string_view kMethods[] = {"words",      "text",  "url",
+                                         "paragraphs", "lines", "substrings"};
 
 fs::path dedup_json(const fs::path& output) { return output / "dedup.json"; }
 
 using Json = DedupDirectory::Json;
+
+// Of NewFile.
+bool is_own_temporary(const std::string& name) {
+  return name.starts_with(".dedup.json.") || name.starts_with(".summary.json.");
+}
 
 bool are_counts(const Json& json, std::initializer_list<const char*> keys) {
   return std::all_of(keys.begin(), keys.end(), [&](const char* key) {
@@ -44,14 +49,57 @@ bool are_all(const Json& json, std::size_t count, Test&& test) {
   return json.is_array() && json.size() == count && std::all_of(json.begin(), json.end(), test);
 }
 
+// Of the buckets of a file.
+bool are_buckets(const Json& json, std::size_t count) {
+  constexpr auto kMost = std::uint64_t{1} << 56;
+  const auto is_size = [](const Json& one) {
+    return one.is_number_unsigned() && one.get<std::uint64_t>() < kMost;
+  };
+  return json.contains("bytes") && are_all(json["bytes"], count, is_size) &&
+         json.contains("xxh3") && are_all(json["xxh3"], count, is_checksum);
+}
+
 // Of a file that there need not be.
 bool is_checksum_or_empty(const Json& json) { return json == "" || is_checksum(json); }
 
 }  // namespace
 
+std::string_view to_string(DedupBy by) { return kMethods[static_cast<std::size_t>(by)]; }
+
 std::string_view to_string(DedupStage stage) {
-  constexpr std::string_view kNames[] = {"all", "signatures", "pairs", "clusters", "remove"};
+  constexpr std::string_view kNames[] = {"all",     "signatures", "pairs",  "clusters", "samples",
+                                         "repeats", "sequences",  "copies", "remove"};
   return kNames[static_cast<std::size_t>(stage)];
+}
+
+std::uint64_t from_hex(const Json& text) {
+  return std::stoull(text.get<std::string>(), nullptr, 16);
+}
+
+RecordForm signature_form(const DedupOptions& options) {
+  RecordForm form{.rows = 2};
+  if (options.by == DedupBy::Words)
+    form = {.rows = static_cast<std::size_t>(options.shape.rows),
+            .value_bytes = static_cast<std::size_t>(options.shape.bits) / 8};
+  return form;
+}
+
+std::vector<DedupStageUnits> dedup_stages(const DedupOptions& options) {
+  const std::size_t tasks = options.tasks > 0 ? options.tasks : options.inputs.size();
+  const bool words = options.by == DedupBy::Words;
+  const std::size_t bands = words ? static_cast<std::size_t>(options.shape.bands) : 1;
+  std::vector<DedupStageUnits> stages;
+  if (!cuts_pieces(options.by)) {
+    stages = {
+        {DedupStage::Signatures, tasks}, {DedupStage::Pairs, bands}, {DedupStage::Clusters, 1}};
+  } else {
+    if (options.by == DedupBy::Substrings)
+      stages = {{DedupStage::Samples, tasks}, {DedupStage::Repeats, options.buckets}};
+    stages.push_back({DedupStage::Sequences, tasks});
+    stages.push_back({DedupStage::Copies, options.buckets});
+  }
+  stages.push_back({DedupStage::Remove, tasks});
+  return stages;
 }
 
 DedupDirectory::DedupDirectory(const DedupOptions& options, DedupAccess access)
@@ -70,21 +118,19 @@ DedupDirectory::DedupDirectory(const DedupOptions& options, DedupAccess access)
   if (!looks && options_.overwrite) start_over();
   keep_identity(access);
   if (looks) return;
-  for (const DedupStage stage :
-       {DedupStage::Signatures, DedupStage::Pairs, DedupStage::Clusters, DedupStage::Remove})
-    fs::create_directories(folder(stage));
-  for (std::size_t band = 0; band < bands(); ++band)
+  for (const auto& one : dedup_stages(options_)) fs::create_directories(folder(one.stage));
+  for (std::size_t band = 0; first_stage() == DedupStage::Signatures && band < bands(); ++band)
     fs::create_directories(signatures(0, band).parent_path());
 }
 
-std::size_t DedupDirectory::bands() const {
-  return options_.by == DedupBy::Words ? static_cast<std::size_t>(options_.shape.bands) : 1;
+std::size_t DedupDirectory::units(DedupStage stage) const {
+  for (const auto& one : dedup_stages(options_))
+    if (one.stage == stage) return one.units;
+  return 0;
 }
-std::size_t DedupDirectory::rows() const {
-  return options_.by == DedupBy::Words ? static_cast<std::size_t>(options_.shape.rows) : 2;
-}
-std::size_t DedupDirectory::value_bytes() const {
-  return options_.by == DedupBy::Words && options_.shape.bits == 32 ? 4 : 8;
+std::size_t DedupDirectory::bands() const { return units(DedupStage::Pairs); }
+std::size_t DedupDirectory::sequence_length() const {
+  return options_.by == DedupBy::Substrings ? options_.substring_words : 1;
 }
 
 std::vector<fs::path> DedupDirectory::files_of(std::size_t task) const {
@@ -107,6 +153,9 @@ fs::path DedupDirectory::folder(DedupStage stage) const {
 fs::path DedupDirectory::signatures(std::size_t task, std::size_t band) const {
   return folder(DedupStage::Signatures) / fmt::format("bucket_{:03}", band) /
          fmt::format("{:05}.minhash.sig", task);
+}
+fs::path DedupDirectory::records(DedupStage stage, std::size_t unit) const {
+  return folder(stage) / fmt::format("{:05}.records", unit);
 }
 fs::path DedupDirectory::pairs(std::size_t band) const {
   return folder(DedupStage::Pairs) / fmt::format("{:05}_00.dups", band);
@@ -140,25 +189,36 @@ bool DedupDirectory::is_description(DedupStage stage, const Json& json) const {
   const Json checksum = json.value("xxh3", Json());
   switch (stage) {
     case DedupStage::Signatures:
-      return are_counts(json, {"documents", "records", "empty", "invalid"}) &&
-             json["documents"] <= UINT32_MAX && json["records"] <= json["documents"] &&
-             json.contains("skipped") &&
-             are_all(json["skipped"], json["skipped"].size(),
-                     [](const Json& one) { return one.is_string(); }) &&
+      return is_task_description(json) && json["records"] <= json["documents"] &&
              are_all(checksum, bands(), is_checksum);
+    case DedupStage::Samples:
+    case DedupStage::Sequences:
+      return is_task_description(json) && are_buckets(json, options_.buckets);
+    case DedupStage::Repeats:
+    case DedupStage::Copies:
+      return are_counts(json, {"records", "marks"}) && json.contains("sizes") &&
+             ClusterSizes::of(json["sizes"]) && are_buckets(json, tasks_);
     case DedupStage::Pairs:
       return are_counts(json, {"records", "pairs"}) && is_checksum(checksum);
     case DedupStage::Clusters:
-      return are_counts(json, {"documents", "clusters", "duplicates"}) &&
-             are_all(checksum, tasks_,
-                     [](const Json& one) { return are_all(one, 2, is_checksum_or_empty); });
+      return are_counts(json, {"documents", "clusters", "duplicates"}) && json.contains("sizes") &&
+             ClusterSizes::of(json["sizes"]) && are_all(checksum, tasks_, [](const Json& one) {
+               return are_all(one, 2, is_checksum_or_empty);
+             });
     case DedupStage::Remove:
     case DedupStage::All:
       break;
   }
-  return are_counts(json, {"documents", "kept"}) && json.contains("packing") &&
-         json["packing"].is_string() && json.contains("cluster_size") &&
+  return are_counts(json, {"documents", "kept", "cut", "too_short", "removed_bytes"}) &&
+         json.contains("packing") && json["packing"].is_string() && json.contains("cluster_size") &&
          json["cluster_size"].is_boolean();
+}
+
+bool DedupDirectory::is_task_description(const Json& json) const {
+  return are_counts(json, {"documents", "records", "empty", "invalid", "text_bytes"}) &&
+         json["documents"] <= UINT32_MAX && json.contains("skipped") &&
+         are_all(json["skipped"], json["skipped"].size(),
+                 [](const Json& one) { return one.is_string(); });
 }
 
 DedupDirectory::Json DedupDirectory::require(DedupStage stage, std::size_t unit) const {
@@ -175,6 +235,31 @@ void DedupDirectory::finish(DedupStage stage, std::size_t unit, const Json& json
   if (last) sync_directory(folder(stage));
   write_file_atomically(description(stage, unit), json.dump(2) + "\n",
                         last ? OnDisk::Now : OnDisk::Later);
+}
+
+void DedupDirectory::write_summary(const Json& summary) const {
+  const fs::path path = options_.output / "summary.json";
+  const std::string text = summary.dump(1) + "\n";
+  if (fs::exists(path) && read_text_file(path) == text) return;
+  NewFile file(path, {.own_temporary = true});  // other jobs may be writing it
+  file.write(text.data(), text.size());
+  file.publish({}, OnDisk::Later);
+}
+
+void DedupDirectory::check_documents(std::size_t task, const DedupDocuments& documents) const {
+  const Json first = require(first_stage(), task);
+  if (const auto before = first.at("documents").get<std::int64_t>();
+      documents.documents() != before)
+    user_error(
+        "the inputs of task {} have {} documents, and had {} before: start over with "
+        "--overwrite",
+        task, documents.documents(), before);
+  if (const auto before = first.at("text_bytes").get<std::int64_t>();
+      documents.text_bytes() != before)
+    user_error(
+        "the inputs of task {} have {} bytes of text, and had {} before: start over with "
+        "--overwrite",
+        task, documents.text_bytes(), before);
 }
 
 std::unique_ptr<FileLock> DedupDirectory::lock(DedupStage stage, std::size_t unit) const {
@@ -212,8 +297,7 @@ void DedupDirectory::check_idle() const {
 void DedupDirectory::remove_leftovers() const {
   std::vector<fs::path> leftovers;
   for (const auto& entry : fs::directory_iterator(options_.output))
-    if (entry.path().filename().string().starts_with(".dedup.json."))
-      leftovers.push_back(entry.path());
+    if (is_own_temporary(entry.path().filename())) leftovers.push_back(entry.path());
   for (const fs::path& path : leftovers) fs::remove(path);
 }
 
@@ -226,9 +310,9 @@ void DedupDirectory::remove_stale_lock(DedupStage stage, std::size_t unit) const
 void DedupDirectory::start_over() const {
   if (!fs::exists(dedup_json(options_.output))) return;
   const auto lock = lock_all();
-  for (const DedupStage stage :
-       {DedupStage::Remove, DedupStage::Clusters, DedupStage::Pairs, DedupStage::Signatures})
-    fs::remove_all(folder(stage));
+  for (auto stage = static_cast<int>(DedupStage::Remove); stage > 0; --stage)  // of any method
+    fs::remove_all(folder(static_cast<DedupStage>(stage)));
+  fs::remove(options_.output / "summary.json");
   fs::remove(dedup_json(options_.output));
 }
 
@@ -242,17 +326,25 @@ DedupDirectory::Json DedupDirectory::identity() const {
   }
   const MinHashShape& shape = options_.shape;
   Json json = {{"kintsugi_dedup", kDedupVersion},
-               {"by", name_of(options_.by)},
+               {"by", to_string(options_.by)},
                {"tasks", tasks_},
                {"text_key", options_.text_key},
                {"skip_invalid", options_.skip_invalid}};
   if (options_.by == DedupBy::Url) json["url_key"] = options_.url_key;
   if (options_.by == DedupBy::Words)
-    json["minhash"] = {{"words", shape.ngram},
+    json["minhash"] = {{shape.characters ? "characters" : "words", shape.ngram},
                        {"bands", shape.bands},
                        {"rows", shape.rows},
                        {"bits", shape.bits},
                        {"hash", shape.hash == ShingleHash::Sha1 ? "sha1" : "xxhash"}};
+  if (cuts_pieces(options_.by)) {
+    json["buckets"] = options_.buckets;
+    json["shortest_document"] = options_.shortest_document;
+    if (options_.by == DedupBy::Substrings)
+      json["substring_words"] = options_.substring_words;
+    else
+      json["shortest_paragraph"] = options_.shortest_paragraph;
+  }
   json["inputs"] = inputs;
   // A path may be invalid UTF-8.
   return Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -266,7 +358,7 @@ void DedupDirectory::keep_identity(DedupAccess access) const {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(options_.output, none))
       if (const std::string name = entry.path().filename().string();
-          name != "dedup.lock" && name != "launch" && !name.starts_with(".dedup.json."))
+          name != "dedup.lock" && name != "launch" && !is_own_temporary(name))
         other = name;
     if (!other.empty() && !fs::exists(path))  // another job may have begun meanwhile
       user_error("{} has other files, such as {}: choose an empty directory",
@@ -308,6 +400,7 @@ bool DedupDocuments::next(Entry& entry) {
     if (documents_ == UINT32_MAX)
       user_error("a task has more than 4 billion documents: use more --tasks");
     entry.number = static_cast<std::uint32_t>(documents_++);
+    text_bytes_ += static_cast<std::int64_t>(entry.text.size());
     return true;
   }
   return false;

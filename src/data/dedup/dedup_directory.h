@@ -12,8 +12,11 @@
 #include "core/file_lock.h"
 #include "data/corpora/record_reader.h"
 #include "data/dedup/dedup_job.h"
+#include "data/dedup/sorted_records.h"
 
 namespace kintsugi {
+
+class DedupDocuments;
 
 enum class DedupAccess : std::uint8_t { Work, Look };  // Look: nothing is written
 
@@ -28,14 +31,15 @@ class DedupDirectory {
   const DedupOptions& options() const { return options_; }
   std::size_t tasks() const { return tasks_; }
   std::size_t bands() const;
-  // A record of a signature file: values of 4 or 8 bytes, number of the document.
-  std::size_t rows() const;
-  std::size_t value_bytes() const;
-  std::size_t record_bytes() const { return rows() * value_bytes() + 4; }
+  // Which pieces are one sequence.
+  std::size_t sequence_length() const;
+  DedupStage first_stage() const { return dedup_stages(options_).front().stage; }
+  std::size_t units(DedupStage stage) const;  // 0: the job has no such stage
   std::vector<std::filesystem::path> files_of(std::size_t task) const;
   std::int64_t input_bytes(std::size_t task) const;
 
   std::filesystem::path signatures(std::size_t task, std::size_t band) const;
+  std::filesystem::path records(DedupStage stage, std::size_t unit) const;
   std::filesystem::path pairs(std::size_t band) const;
   std::filesystem::path removed(std::size_t task) const;
   std::filesystem::path sizes(std::size_t task) const;
@@ -48,6 +52,9 @@ class DedupDirectory {
   // UserError that names the stage to run if the unit is not finished.
   Json require(DedupStage stage, std::size_t unit) const;
   void finish(DedupStage stage, std::size_t unit, const Json& description) const;
+  void write_summary(const Json& summary) const;
+  // UserError if a task has other documents than when its first stage read them.
+  void check_documents(std::size_t task, const DedupDocuments& documents) const;
   // UserError if another process works on the unit; meanwhile no other can.
   std::unique_ptr<FileLock> lock(DedupStage stage, std::size_t unit) const;
   std::unique_ptr<FileLock> lock_all() const;
@@ -59,6 +66,7 @@ class DedupDirectory {
  private:
   std::filesystem::path folder(DedupStage stage) const;
   bool is_description(DedupStage stage, const Json& json) const;
+  bool is_task_description(const Json& json) const;
   void start_over() const;
   Json identity() const;
   void keep_identity(DedupAccess access) const;
@@ -81,6 +89,7 @@ class DedupDocuments {
   bool next(Entry& entry);
 
   std::int64_t documents() const { return documents_; }
+  std::int64_t text_bytes() const { return text_bytes_; }
   std::int64_t empty() const { return empty_; }
   std::int64_t invalid() const { return invalid_; }
   std::int64_t bytes_read() const;  // of the files on disk
@@ -97,21 +106,28 @@ class DedupDocuments {
   bool whole_;
   std::size_t next_file_ = 0;
   std::unique_ptr<RecordReader> reader_;
-  std::int64_t documents_ = 0, empty_ = 0, invalid_ = 0, finished_bytes_ = 0;
+  std::int64_t documents_ = 0, text_bytes_ = 0, empty_ = 0, invalid_ = 0, finished_bytes_ = 0;
   Document document_;
   std::string plain_, object_;  // of plain text
   std::vector<SkippedInput> skipped_;
 };
 
-// The stages: each does one unit.
+// The stages. Signatures, samples and sequences of several tasks, with all threads:
+void compute_records(const DedupDirectory& directory, DedupStage stage,
+                     const std::vector<std::size_t>& tasks, const DedupProgress& progress);
+// and one unit of each of the others.
 void find_pairs(const DedupDirectory& directory, std::size_t band, std::int64_t memory,
                 const DedupProgress& progress);
 void find_clusters(const DedupDirectory& directory, const DedupProgress& progress);
-void remove_duplicates(const DedupDirectory& directory, std::size_t task,
+void find_copies(const DedupDirectory& directory, DedupStage stage, std::size_t bucket,
+                 std::int64_t memory, const DedupProgress& progress);
+void remove_duplicates(const DedupDirectory& directory, std::size_t task, std::int64_t memory,
                        const DedupProgress& progress);
-// Signatures of several tasks, with all threads.
-void compute_signatures(const DedupDirectory& directory, const std::vector<std::size_t>& tasks,
-                        const DedupProgress& progress);
+
+RecordForm signature_form(const DedupOptions& options);
+
+// A checksum of a description.
+std::uint64_t from_hex(const DedupDirectory::Json& text);
 
 // Thrown inside of a unit if the user wants to stop.
 struct DedupStopped {};

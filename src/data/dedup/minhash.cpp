@@ -127,15 +127,40 @@ MinHash::MinHash(const MinHashShape& shape)
   b_.resize(padded);
 }
 
-bool MinHash::signature(std::string_view text, Scratch& scratch,
-                        std::vector<std::uint64_t>& signature) const {
+void MinHash::hash_words(std::string_view text, Scratch& scratch) const {
   make_dedup_text(text, scratch.text);
   const auto ngram = static_cast<std::size_t>(shape_.ngram);
   const std::size_t words = scratch.text.words.size();
-  if (words < ngram) return false;
-  scratch.hashes.resize(words - ngram + 1);
-  for (std::size_t i = 0; i < scratch.hashes.size(); ++i)
-    scratch.hashes[i] = shingle_hash(scratch.text.slice(i, ngram), shape_);
+  for (std::size_t i = 0; i + ngram <= words; ++i)
+    scratch.hashes.push_back(shingle_hash(scratch.text.slice(i, ngram), shape_));
+}
+
+void MinHash::hash_characters(std::string_view text, Scratch& scratch) const {
+  const auto next = [&](std::size_t at) {
+    for (++at; at < text.size() && (text[at] & 0xC0) == 0x80;) ++at;
+    return at;
+  };
+  std::size_t begin = 0, end = 0;
+  for (int i = 0; i < shape_.ngram; ++i) {
+    if (end >= text.size()) return;
+    end = next(end);
+  }
+  while (true) {
+    scratch.hashes.push_back(shingle_hash(text.substr(begin, end - begin), shape_));
+    if (end == text.size()) return;
+    begin = next(begin);
+    end = next(end);
+  }
+}
+
+bool MinHash::signature(std::string_view text, Scratch& scratch,
+                        std::vector<std::uint64_t>& signature) const {
+  scratch.hashes.clear();
+  if (shape_.characters)
+    hash_characters(text, scratch);
+  else
+    hash_words(text, scratch);
+  if (scratch.hashes.empty()) return false;
   signature.resize(a_.size());
   for (std::size_t i = 0; i < a_.size(); i += kLanes * kVectors) {
     const auto compute = shape_.bits == 32 ? &minima<32> : &minima<64>;

@@ -16,7 +16,8 @@ enum class ShingleHash : std::uint8_t { XxHash, Sha1 };  // of SHA-1 the first b
 // MinHash with LSH, as datatrove computes it. Two documents are a pair if all values of a band are
 // equal, with the probability 1 - (1 - s^rows)^bands at similarity s of their sets of shingles.
 struct MinHashShape {
-  int ngram = 5;  // words of a shingle
+  int ngram = 5;            // words of a shingle, as DedupText has them
+  bool characters = false;  // not words, but characters, of the text as it is
   int bands = 14, rows = 8;
   int bits = 64;  // of a value: 32 or 64
   ShingleHash hash = ShingleHash::XxHash;
@@ -38,12 +39,14 @@ class MinHash {
     DedupText text;
     std::vector<std::uint64_t> hashes;
   };
-  // The minimum of each hash over all shingles, band by band. False: the text has fewer words than
-  // a shingle.
+  // The minimum of each hash over all shingles, band by band. False: the text is shorter than one.
   bool signature(std::string_view text, Scratch& scratch,
                  std::vector<std::uint64_t>& signature) const;
 
  private:
+  void hash_words(std::string_view text, Scratch& scratch) const;
+  void hash_characters(std::string_view text, Scratch& scratch) const;
+
   MinHashShape shape_;
   std::size_t values_;
   std::vector<std::uint64_t> a_, b_;  // padded to whole vectors

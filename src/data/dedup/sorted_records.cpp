@@ -17,29 +17,35 @@ namespace kintsugi {
 
 static_assert(std::endian::native == std::endian::little, "records are little-endian");
 
-std::uint64_t RecordForm::value(const char* record, std::size_t row) const {
-  if (value_bytes == 4) {
-    std::uint32_t value;
-    std::memcpy(&value, record + row * 4, 4);
-    return value;
-  }
-  std::uint64_t value;
-  std::memcpy(&value, record + row * 8, 8);
-  return value;
-}
+namespace {
 
-std::uint32_t RecordForm::document(const char* end_of_record) {
-  std::uint32_t number;
-  std::memcpy(&number, end_of_record - 4, 4);
+std::uint64_t read_number(const char* from, std::size_t bytes) {
+  if (bytes == 4) {
+    std::uint32_t number;
+    std::memcpy(&number, from, 4);
+    return number;
+  }
+  std::uint64_t number;
+  std::memcpy(&number, from, 8);
   return number;
 }
 
-int RecordForm::compare(const char* a, const char* b, bool with_document) const {
+}  // namespace
+
+std::uint64_t RecordForm::value(const char* record, std::size_t row) const {
+  return read_number(record + row * value_bytes, value_bytes);
+}
+
+std::uint64_t RecordForm::number(const char* record) const {
+  return read_number(record + rows * value_bytes, number_bytes);
+}
+
+int RecordForm::compare(const char* a, const char* b, bool with_number) const {
   for (std::size_t row = 0; row < rows; ++row)
     if (const std::uint64_t left = value(a, row), right = value(b, row); left != right)
       return left < right ? -1 : 1;
-  if (!with_document) return 0;
-  const std::uint32_t left = document(a + bytes()), right = document(b + bytes());
+  if (!with_number) return 0;
+  const std::uint64_t left = number(a), right = number(b);
   return left == right ? 0 : left < right ? -1 : 1;
 }
 
@@ -65,9 +71,7 @@ struct RecordMerge::Source {
   // The next record; false: there is none.
   bool advance() {
     position += form.bytes();
-    if (position >= buffer.size() && !fill()) return false;
-    key = form.value(record(), 0);
-    return true;
+    return position < buffer.size() || fill();
   }
   const char* record() const { return buffer.data() + position; }
 
@@ -110,10 +114,8 @@ struct RecordMerge::Source {
   }
 
   [[noreturn]] void damaged(const char* reason) const {
-    user_error(
-        "{} is damaged ({}): remove it with the .json of its task, and run --stage "
-        "signatures again",
-        range.file.string(), reason);
+    user_error("{} is damaged ({}): remove it with the .json of its unit, and run --stage {} again",
+               range.file.string(), reason, range.stage);
   }
 
   const RecordForm& form;
@@ -122,14 +124,13 @@ struct RecordMerge::Source {
   std::size_t block_bytes;
   std::string buffer;
   std::size_t position = 0;
-  std::uint64_t key = 0;
   bool done = false;
   StreamHash hash;
 };
 
 RecordMerge::RecordMerge(const RecordForm& form, std::vector<RecordRange> ranges,
-                         std::int64_t memory)
-    : form_(form) {
+                         std::int64_t memory, Ties ties)
+    : form_(form), ties_(ties) {
   constexpr std::size_t kFewestRecords = 16, kMostBytes = std::size_t{4} << 20;
   const std::size_t share =
       static_cast<std::size_t>(memory) / std::max<std::size_t>(ranges.size(), 1);
@@ -140,49 +141,60 @@ RecordMerge::RecordMerge(const RecordForm& form, std::vector<RecordRange> ranges
 
 RecordMerge::~RecordMerge() = default;
 
-bool RecordMerge::before(std::size_t a, std::size_t b) const {
+RecordMerge::Player RecordMerge::player(std::size_t source) const {
+  const Source& of = *sources_[source];
+  return {of.done ? UINT64_MAX : form_.value(of.record(), 0), source};
+}
+
+bool RecordMerge::before(const Player& a, const Player& b) const {
+  if (a.key == b.key) [[unlikely]]
+    return before_if_equal(a.source, b.source);
+  return a.key < b.key;
+}
+
+bool RecordMerge::before_if_equal(std::size_t a, std::size_t b) const {
   const Source &left = *sources_[a], &right = *sources_[b];
   if (left.done || right.done) return !left.done || (right.done && a < b);
-  if (left.key != right.key) return left.key < right.key;
-  // Of equal values, the range decides before the document: that is datatrove's order.
-  const int order = form_.compare(left.record(), right.record(), false);
+  const int order = form_.compare(left.record(), right.record(), ties_ == Ties::Numbers);
   return order != 0 ? order < 0 : a < b;
 }
 
+// Each node gets the loser of its two subtrees; the winners go up.
+void RecordMerge::begin() {
+  const std::size_t count = sources_.size();
+  for (auto& source : sources_) source->fill();
+  losers_.assign(count, {});
+  std::vector<Player> winners(2 * count);
+  for (std::size_t i = 0; i < count; ++i) winners[count + i] = player(i);
+  for (std::size_t node = count - 1; node > 0; --node) {
+    const Player a = winners[2 * node], b = winners[2 * node + 1];
+    const bool first = before(a, b);
+    winners[node] = first ? a : b;
+    losers_[node] = first ? b : a;
+  }
+  losers_[0] = winners[1];
+}
+
 // Lets a source with a new record play against the losers on its way to the root.
-void RecordMerge::replay(std::size_t source) {
-  std::size_t winner = source;
-  for (std::size_t node = (source + sources_.size()) / 2; node > 0; node /= 2)
-    if (before(losers_[node], winner)) std::swap(losers_[node], winner);
-  losers_[0] = winner;
+void RecordMerge::replay(Player player) {
+  for (std::size_t node = (player.source + sources_.size()) / 2; node > 0; node /= 2)
+    if (before(losers_[node], player)) std::swap(losers_[node], player);
+  losers_[0] = player;
 }
 
 bool RecordMerge::next(const char*& record, std::size_t& range) {
-  const std::size_t count = sources_.size();
-  if (count == 0) return false;
-  if (!started_) {
-    started_ = true;
-    for (auto& source : sources_)
-      if (source->fill()) source->key = form_.value(source->record(), 0);
-    // Each node has the loser of its two subtrees; the winners go up.
-    losers_.assign(count, 0);
-    std::vector<std::size_t> winners(2 * count);
-    for (std::size_t i = 0; i < count; ++i) winners[count + i] = i;
-    for (std::size_t node = count - 1; node > 0; --node) {
-      const std::size_t a = winners[2 * node], b = winners[2 * node + 1];
-      const bool first = before(a, b);
-      winners[node] = first ? a : b;
-      losers_[node] = first ? b : a;
-    }
-    losers_[0] = count == 1 ? 0 : winners[1];
+  if (sources_.empty()) return false;
+  if (std::exchange(started_, true)) {
+    const std::size_t source = losers_[0].source;
+    sources_[source]->advance();
+    replay(player(source));
   } else {
-    sources_[losers_[0]]->advance();
-    replay(losers_[0]);
+    begin();
   }
-  const Source& winner = *sources_[losers_[0]];
+  const Source& winner = *sources_[losers_[0].source];
   if (winner.done) return false;
   record = winner.record();
-  range = losers_[0];
+  range = losers_[0].source;
   return true;
 }
 
