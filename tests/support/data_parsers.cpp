@@ -393,7 +393,8 @@ std::string curation_record() {
   record.report.steps[0].notes["without an address"] = 1;
   record.report.steps[0].leaks["quiz: 1"] = {.documents = 1, .share = 0.5};
   record.report.inputs["a.jsonl"] = {{3, 100}, {2, 80}};
-  record.report.add_example({1, "urls.domain", "a.jsonl:1", "text", ""}, 3);
+  record.report.lengths["fi"].bytes_before.add(100, 3);
+  record.report.examples.add({.order = 1, .rule = "urls.domain", .before = "text"}, 3);
   record.shards.push_back({"documents-00000.jsonl.zst", {2, 80}, 70, "0123456789abcdef"});
   record.skipped.push_back({.file = "a.jsonl", .end = 7, .reason = "damaged", .documents = 1});
   write_curation_record(scratch / "c.json", record);

@@ -14,6 +14,7 @@
 #include "core/hash.h"
 #include "core/output_file.h"
 #include "core/units.h"
+#include "data/curation/text_lengths.h"
 #include "data/dedup/dedup_directory.h"
 #include "data/dedup/sorted_records.h"
 
@@ -184,6 +185,8 @@ void find_clusters_in(const DedupDirectory& directory, const DocumentOffsets& of
     if (progress.stop()) throw DedupStopped();
   }
   std::int64_t count = 0, duplicates = 0;
+  LogHistogram of_sizes;
+  std::size_t largest = 0;
   Json checksums = Json::array();
   for (std::size_t task = 0; task < directory.tasks(); ++task) {
     fs::remove(directory.removed(task));  // of a killed process
@@ -196,8 +199,12 @@ void find_clusters_in(const DedupDirectory& directory, const DocumentOffsets& of
       const auto document = static_cast<std::uint32_t>(node - first);
       if (!sizes) sizes = std::make_unique<NumberFile>(directory.sizes(task));
       sizes->write({{document, static_cast<std::uint32_t>(clusters.size(root))}});
-      count += root == node ? 1 : 0;
-      if (root == node) continue;
+      if (root == node) {
+        ++count;
+        of_sizes.add(static_cast<std::int64_t>(clusters.size(root)));
+        largest = std::max(largest, clusters.size(root));
+        continue;
+      }
       if (!removed) removed = std::make_unique<NumberFile>(directory.removed(task));
       removed->write({{document}});
       ++duplicates;
@@ -209,6 +216,8 @@ void find_clusters_in(const DedupDirectory& directory, const DocumentOffsets& of
                    {{"documents", offsets.first.back()},
                     {"clusters", count},
                     {"duplicates", duplicates},
+                    {"largest", largest},
+                    {"sizes", of_sizes.json()},
                     {"xxh3", checksums}});
 }
 

@@ -346,8 +346,8 @@ class Decontaminates : public Curation {
     std::map<std::string, double> shares;
     const Json report = Json::parse(content_of("out/curation.json"));
     facts_ = report["report"]["steps"][0]["facts"];
-    for (const auto& [sample, leak] : report["report"]["steps"][0]["leaks"].items())
-      shares[sample] = leak["share"];
+    for (const Json& leak : report["report"]["steps"][0]["leaks"])
+      shares[leak["sample"]] = leak["share"];
     return shares;
   }
   std::vector<std::string> kept_;

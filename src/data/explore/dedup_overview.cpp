@@ -1,0 +1,169 @@
+// The dedup.json of `data dedup` and the descriptions of its finished units.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/json_members.h"
+#include "data/curation/text_lengths.h"
+#include "data/dedup/dedup_job.h"
+#include "data/explore/explored_files.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostDedupBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostUnitBytes = std::size_t{1} << 20;
+constexpr std::int64_t kMostUnits = 1'000'000, kMostTasks = 500;
+
+class DedupOverview {
+ public:
+  explicit DedupOverview(const fs::path& file)
+      : directory_(file.parent_path()), settings_(read_explored_json(file, kMostDedupBytes)) {
+    tasks_ = count_at(settings_, "tasks");
+    const bool by_words = text_at(settings_, "by") == "words";
+    bands_ = by_words ? count_at(json_at(settings_, "minhash"), "bands") : 1;
+    if (!settings_.is_object() || count_at(settings_, "kintsugi_dedup") == 0 ||
+        !json_at(settings_, "inputs").is_array() || std::min(tasks_, bands_) < 1 ||
+        std::max(tasks_, bands_) > kMostUnits)
+      user_error("{} was not written by kintsugi data dedup, or is damaged", file.string());
+  }
+
+  Json json() {
+    Json stages = Json::array();
+    for (const DedupStage stage :
+         {DedupStage::Signatures, DedupStage::Pairs, DedupStage::Clusters, DedupStage::Remove})
+      stages.push_back(stage_json(stage));
+    return {
+        {"kind", "dedup"},
+        {"by", text_at(settings_, "by")},
+        {"minhash", json_at(settings_, "minhash")},
+        {"tasks", tasks_},
+        {"inputs", json_at(settings_, "inputs").size()},
+        {"stages", stages},
+        {"documents", sum_.documents},
+        {"empty", sum_.empty},
+        {"invalid", sum_.invalid},
+        {"pairs", sum_.pairs},
+        {"clusters", clusters_.is_object() ? Json(count_at(clusters_, "clusters")) : Json()},
+        {"duplicates", clusters_.is_object() ? Json(count_at(clusters_, "duplicates")) : Json()},
+        {"kept", sum_.kept},
+        {"largest", count_at(clusters_, "largest")},
+        {"sizes", sizes()},
+        {"most", tasks_with_most_duplicates()}};
+  }
+
+  ExploredDocuments documents() const {
+    ExploredDocuments documents;
+    documents.text_key = text_at(settings_, "text_key");
+    for (std::int64_t task = 0; task < tasks_; ++task)
+      for (const char* packing : {"zst", "gz"}) {
+        const fs::path file = directory_ / "kept" / fmt::format("{:05}.jsonl.{}", task, packing);
+        std::error_code error;
+        if (fs::exists(file, error)) documents.files.push_back(file);
+      }
+    return documents;
+  }
+
+ private:
+  struct Task {
+    std::int64_t task = 0, documents = 0, kept = 0;
+  };
+
+  // Of a finished unit; null: it is not finished.
+  Json unit(DedupStage stage, std::int64_t number) const {
+    const fs::path path = directory_ / (stage == DedupStage::Remove ? "kept" : to_string(stage)) /
+                          fmt::format("{:05}.json", number);
+    std::error_code error;
+    return fs::exists(path, error) ? read_explored_json(path, kMostUnitBytes) : Json();
+  }
+
+  Json stage_json(DedupStage stage) {
+    const std::int64_t units = stage == DedupStage::Pairs      ? bands_
+                               : stage == DedupStage::Clusters ? 1
+                                                               : tasks_;
+    std::int64_t finished = 0;
+    for (std::int64_t i = 0; i < units; ++i) {
+      const Json json = unit(stage, i);
+      if (!json.is_object()) continue;
+      ++finished;
+      add(stage, i, json);
+    }
+    return {{"stage", to_string(stage)}, {"units", units}, {"finished", finished}};
+  }
+
+  void add(DedupStage stage, std::int64_t number, const Json& json) {
+    if (stage == DedupStage::Signatures) {
+      sum_.documents += count_at(json, "documents");
+      sum_.empty += count_at(json, "empty");
+      sum_.invalid += count_at(json, "invalid");
+    } else if (stage == DedupStage::Pairs) {
+      sum_.pairs += count_at(json, "pairs");
+    } else if (stage == DedupStage::Clusters) {
+      clusters_ = json;
+    } else {
+      kept_.push_back({number, count_at(json, "documents"), count_at(json, "kept")});
+      sum_.kept += kept_.back().kept;
+    }
+  }
+
+  // [{"from": 3, "to": 3, "clusters": 17}]; empty: an earlier version did not count them.
+  Json sizes() const {
+    Json list = Json::array();
+    const Json& counts = json_at(clusters_, "sizes");
+    for (std::size_t bin = 0; bin < std::min(counts.size(), LogHistogram::kBins); ++bin)
+      if (counts.is_array() && counts[bin].is_number_unsigned() && counts[bin] > 0)
+        list.push_back({{"from", LogHistogram::edge(bin)},
+                        {"to", LogHistogram::edge(bin + 1) - 1},
+                        {"clusters", counts[bin]}});
+    return list;
+  }
+
+  // With the first file of each.
+  Json tasks_with_most_duplicates() {
+    std::stable_sort(kept_.begin(), kept_.end(), [](const Task& a, const Task& b) {
+      return a.documents - a.kept > b.documents - b.kept;
+    });
+    kept_.resize(std::min<std::size_t>(kept_.size(), kMostTasks));
+    Json list = Json::array();
+    const Json& inputs = json_at(settings_, "inputs");
+    for (const Task& one : kept_) {
+      const auto index = static_cast<std::size_t>(one.task);
+      const bool is_named = index < inputs.size() && inputs[index].is_array() &&
+                            !inputs[index].empty() && inputs[index][0].is_string();
+      list.push_back({{"task", one.task},
+                      {"file", is_named ? inputs[index][0] : Json("")},
+                      {"documents", one.documents},
+                      {"kept", one.kept}});
+    }
+    return list;
+  }
+
+  fs::path directory_;
+  Json settings_;
+  std::int64_t tasks_ = 0, bands_ = 0;
+  struct {
+    std::int64_t documents = 0, empty = 0, invalid = 0, pairs = 0, kept = 0;
+  } sum_;
+  Json clusters_;
+  std::vector<Task> kept_;
+};
+
+}  // namespace
+
+fs::path dedup_file(const fs::path& directory) {
+  std::error_code error;
+  const fs::path file = directory / "dedup.json";
+  return fs::exists(file, error) ? file : fs::path();
+}
+
+Json dedup_overview(const fs::path& file) { return DedupOverview(file).json(); }
+
+ExploredDocuments deduplicated_documents(const fs::path& file) {
+  return DedupOverview(file).documents();
+}
+
+}  // namespace kintsugi
