@@ -20,6 +20,7 @@
 #include "data/curation/recipe.h"
 #include "data/curation/text_filters.h"
 #include "data/dedup/dedup_directory.h"
+#include "data/explore/explored_directory.h"
 #include "data/sampling/packing_index.h"
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
@@ -417,6 +418,22 @@ FileParser curation() {
           }};
 }
 
+// The directory of a curation, and of a deduplication.
+FileParser explored() {
+  FileParser parser{
+      .name = "explored", .samples = {}, .damaged = {}, .read = [](const fs::path& d) {
+        explored_overview(d);
+        explored_sample(d, 1, 5);
+      }};
+  parser.samples.push_back({{"curation.json", curation_record()},
+                            {"documents-00000.jsonl.zst", zstd("{\"text\": \"a\"}\n")}});
+  parser.samples.push_back(
+      {{"dedup.json",
+        R"({"kintsugi_dedup": 1, "by": "words", "tasks": 2, "text_key": "text", "minhash":
+            {"bands": 3}, "inputs": [["a.jsonl", 1, 2], ["b.jsonl", 1, 2]]})"}});
+  return parser;
+}
+
 void read_records(const fs::path& file, const std::string& prompt_key = "prompt") {
   for (const bool skip : {true, false}) {
     RecordReader reader(file, {}, {.skip_damaged = skip});
@@ -648,6 +665,7 @@ std::vector<FileParser> data_parsers() {
       language_model(),
       dedup_files(),
       curation(),
+      explored(),
       packing_index(),
       fineweb2_thresholds(),
       documents(),

@@ -177,9 +177,9 @@ class Curator {
                    const CuratedDocument& document, const std::string& origin,
                    CurationReport& report) const {
     CurationExample example{.order = hash64(origin.data(), origin.size(), i),
-                            .kind = !rule.empty()             ? ExampleKind::Removed
-                                    : before != document.text ? ExampleKind::Changed
-                                                              : ExampleKind::Kept,
+                            .kind = !rule.empty()             ? ExampleFate::Removed
+                                    : before != document.text ? ExampleFate::Changed
+                                                              : ExampleFate::Kept,
                             .rule = rule.empty() ? steps_[i].name : std::string(rule)};
     const auto most = static_cast<std::size_t>(options_.recipe.examples);
     if (!report.examples.has_room_for(example.kind, example.rule, example.order, most)) return;

@@ -38,7 +38,7 @@ std::string_view excerpt_of(std::string_view text) {
 }
 
 void set_texts(CurationExample& example, std::string_view before, std::string_view after) {
-  const bool is_changed = example.kind == ExampleKind::Changed;
+  const bool is_changed = example.kind == ExampleFate::Changed;
   const std::size_t begin = is_changed ? excerpt_begin(before, after) : 0;
   example.begin = static_cast<std::int64_t>(begin);
   example.bytes_before = std::ssize(before);
@@ -47,7 +47,7 @@ void set_texts(CurationExample& example, std::string_view before, std::string_vi
   if (is_changed) example.after = excerpt_of(after.substr(begin));
 }
 
-bool CurationExamples::has_room_for(ExampleKind kind, const std::string& rule, std::uint64_t order,
+bool CurationExamples::has_room_for(ExampleFate kind, const std::string& rule, std::uint64_t order,
                                     std::size_t most) const {
   const auto found = lists_.find({kind, rule});
   return most > 0 && (found == lists_.end() || found->second.size() < most ||
@@ -71,7 +71,7 @@ Json CurationExamples::json() const {
   Json list = Json::array();
   for (const auto& [key, examples] : lists_)
     for (const CurationExample& one : examples)
-      list.push_back({{"kind", YamlScalar<ExampleKind>::format(one.kind)},
+      list.push_back({{"kind", YamlScalar<ExampleFate>::format(one.kind)},
                       {"rule", one.rule},
                       {"order", one.order},
                       {"origin", one.origin},
@@ -89,7 +89,7 @@ CurationExamples CurationExamples::of_json(const Json& json) {
   for (const Json& one : json) {
     CurationExample example{
         .order = one.at("order").get<std::uint64_t>(),
-        .kind = YamlScalar<ExampleKind>::parse(one.at("kind").get<std::string>()),
+        .kind = YamlScalar<ExampleFate>::parse(one.at("kind").get<std::string>()),
         .rule = one.at("rule").get<std::string>(),
         .origin = one.at("origin").get<std::string>(),
         .language = one.at("language").get<std::string>(),

@@ -13,15 +13,15 @@
 
 namespace kintsugi {
 
-enum class ExampleKind : std::uint8_t { Removed, Changed, Kept };
+enum class ExampleFate : std::uint8_t { Removed, Changed, Kept };
 template <>
-inline constexpr EnumWords<3> kEnumWords<ExampleKind> = {"removed", "changed", "kept"};
+inline constexpr EnumWords<3> kEnumWords<ExampleFate> = {"removed", "changed", "kept"};
 
 // A document that a rule has removed, or that a step has changed or passed on as it was. Texts are
 // excerpts; those of a changed document begin at the same byte, shortly before the first change.
 struct CurationExample {
   std::uint64_t order = 0;  // those with the lowest ones are kept: a random choice without state
-  ExampleKind kind = ExampleKind::Removed;
+  ExampleFate kind = ExampleFate::Removed;
   std::string rule = {};    // "gopher_quality.words"; unless removed the step: "repair"
   std::string origin = {};  // file:line
   std::string language = {};
@@ -39,7 +39,7 @@ std::string_view excerpt_of(std::string_view text);
 // added, nor on how they are divided among reports that are added later.
 class CurationExamples {
  public:
-  bool has_room_for(ExampleKind kind, const std::string& rule, std::uint64_t order,
+  bool has_room_for(ExampleFate kind, const std::string& rule, std::uint64_t order,
                     std::size_t most) const;
   void add(CurationExample example, std::size_t most);
   void add(CurationExamples more, std::size_t most);
@@ -51,7 +51,7 @@ class CurationExamples {
   static CurationExamples of_json(const nlohmann::ordered_json& json);
 
  private:
-  std::map<std::pair<ExampleKind, std::string>, std::vector<CurationExample>> lists_;
+  std::map<std::pair<ExampleFate, std::string>, std::vector<CurationExample>> lists_;
 };
 
 }  // namespace kintsugi

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/error.h"
 #include "core/json_members.h"
@@ -59,12 +60,10 @@ class DedupOverview {
   ExploredDocuments documents() const {
     ExploredDocuments documents;
     documents.text_key = text_at(settings_, "text_key");
-    for (std::int64_t task = 0; task < tasks_; ++task)
-      for (const char* packing : {"zst", "gz"}) {
-        const fs::path file = directory_ / "kept" / fmt::format("{:05}.jsonl.{}", task, packing);
-        std::error_code error;
-        if (fs::exists(file, error)) documents.files.push_back(file);
-      }
+    for (const fs::path& file : files_in(directory_ / "kept"))
+      if (const std::string name = file.filename().string();
+          name.ends_with(".jsonl.zst") || name.ends_with(".jsonl.gz"))
+        documents.files.push_back(file);
     return documents;
   }
 
@@ -73,24 +72,33 @@ class DedupOverview {
     std::int64_t task = 0, documents = 0, kept = 0;
   };
 
-  // Of a finished unit; null: it is not finished.
-  Json unit(DedupStage stage, std::int64_t number) const {
-    const fs::path path = directory_ / (stage == DedupStage::Remove ? "kept" : to_string(stage)) /
-                          fmt::format("{:05}.json", number);
+  static std::vector<fs::path> files_in(const fs::path& folder) {
+    std::vector<fs::path> files;
     std::error_code error;
-    return fs::exists(path, error) ? read_explored_json(path, kMostUnitBytes) : Json();
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+      files.push_back(it->path());
+    std::sort(files.begin(), files.end());
+    return files;
   }
 
+  // Reads the descriptions that there are, NUMBER.json.
   Json stage_json(DedupStage stage) {
     const std::int64_t units = stage == DedupStage::Pairs      ? bands_
                                : stage == DedupStage::Clusters ? 1
                                                                : tasks_;
     std::int64_t finished = 0;
-    for (std::int64_t i = 0; i < units; ++i) {
-      const Json json = unit(stage, i);
-      if (!json.is_object()) continue;
+    const auto folder = stage == DedupStage::Remove ? "kept" : to_string(stage);
+    for (const fs::path& file : files_in(directory_ / folder)) {
+      const std::string name = file.stem().string();
+      std::int64_t number = -1;
+      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+      const bool is_unit = file.extension() == ".json" && error == std::errc() &&
+                           end == name.data() + name.size() && number >= 0 && number < units;
+      if (!is_unit) continue;
+      const Json json = read_explored_json(file, kMostUnitBytes);
+      if (!json.is_object()) user_error("{} is damaged", file.string());
       ++finished;
-      add(stage, i, json);
+      add(stage, number, json);
     }
     return {{"stage", to_string(stage)}, {"units", units}, {"finished", finished}};
   }

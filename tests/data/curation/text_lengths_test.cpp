@@ -54,7 +54,7 @@ TEST(TextLength, WordsAreBetweenWhiteSpace) {
   EXPECT_EQ(length_of("\u00e4\u00e4 b").bytes, 6);
 }
 
-CurationExample example_of(ExampleKind kind, std::string_view before, std::string_view after) {
+CurationExample example_of(ExampleFate kind, std::string_view before, std::string_view after) {
   CurationExample example{.kind = kind};
   set_texts(example, before, after);
   return example;
@@ -65,7 +65,7 @@ TEST(CurationExample, ExcerptsOfAChangedTextHaveTheChange) {
   std::string same;
   for (int i = 0; i < 2000; ++i) same += "\u20ac";
   const std::string before = same + "old" + same, after = same + "new text" + same;
-  const CurationExample example = example_of(ExampleKind::Changed, before, after);
+  const CurationExample example = example_of(ExampleFate::Changed, before, after);
   EXPECT_GT(example.begin, 5000);
   EXPECT_EQ(example.begin % 3, 0) << "whole characters";
   EXPECT_EQ(example.bytes_before, 12003);
@@ -79,13 +79,13 @@ TEST(CurationExample, ExcerptsOfAChangedTextHaveTheChange) {
 
 TEST(CurationExample, OtherTextsBeginAtTheirBeginning) {
   const std::string text(9000, 'x');
-  for (const ExampleKind kind : {ExampleKind::Removed, ExampleKind::Kept}) {
+  for (const ExampleFate kind : {ExampleFate::Removed, ExampleFate::Kept}) {
     const CurationExample example = example_of(kind, text, text);
     EXPECT_EQ(example.begin, 0);
     EXPECT_EQ(example.before.size(), 4000u);
     EXPECT_EQ(example.after, "");
   }
-  EXPECT_EQ(example_of(ExampleKind::Changed, "a", "").after, "");
+  EXPECT_EQ(example_of(ExampleFate::Changed, "a", "").after, "");
 }
 
 // The lowest orders of each kind and rule, however they are divided.
@@ -93,7 +93,7 @@ TEST(CurationExamples, AreTheSameInAnyOrder) {
   CurationExamples forward, backward, first, second;
   for (std::uint64_t i = 0; i < 20; ++i) {
     const auto add = [&](CurationExamples& to, std::uint64_t n) {
-      CurationExample one{.order = n * 7 % 20, .kind = ExampleKind::Kept, .rule = "r"};
+      CurationExample one{.order = n * 7 % 20, .kind = ExampleFate::Kept, .rule = "r"};
       one.origin = std::to_string(n);
       EXPECT_EQ(to.has_room_for(one.kind, one.rule, one.order, 3), [&] {
         CurationExamples copy = to;
@@ -114,7 +114,7 @@ TEST(CurationExamples, AreTheSameInAnyOrder) {
   for (const auto& one : forward.lists().begin()->second) orders.push_back(one.order);
   EXPECT_THAT(orders, ElementsAre(0, 1, 2));
   EXPECT_EQ(CurationExamples::of_json(forward.json()).json(), forward.json());
-  EXPECT_FALSE(CurationExamples().has_room_for(ExampleKind::Kept, "r", 0, 0)) << "examples: 0";
+  EXPECT_FALSE(CurationExamples().has_room_for(ExampleFate::Kept, "r", 0, 0)) << "examples: 0";
 }
 
 }  // namespace
