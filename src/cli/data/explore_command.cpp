@@ -23,8 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Of random documents: in one sample, and samples in a page without a server.
-constexpr std::size_t kSampled = 12;
-constexpr std::uint64_t kSamples = 4;
+constexpr std::size_t kSampledDocuments = 12;
+constexpr std::uint64_t kPageSamples = 4;
 
 struct ExploreCommand {
   std::vector<std::string> directories;
@@ -42,7 +42,8 @@ std::vector<ExploredSource> sources_of(const std::vector<std::string>& directori
                        .overview = [=] { return compact_json(explored_overview(directory)); },
                        .sample =
                            [=](std::uint64_t seed) {
-                             return compact_json(explored_sample(directory, seed, kSampled));
+                             return compact_json(
+                                 explored_sample(directory, seed, kSampledDocuments));
                            }});
   }
   return sources;
@@ -53,7 +54,7 @@ void write_page(const ExploreCommand& command, const std::vector<ExploredSource>
                         .inputs = {command.directories.begin(), command.directories.end()}};
   check_output_file("--output", command.output, rule);
   const std::string page =
-      html_report(explore_page_html(), explore_report_data(sources, unix_time_s(), kSamples));
+      html_report(explore_page_html(), explore_report_data(sources, unix_time_s(), kPageSamples));
   write_output_file("--output", command.output, rule, page);
   log_info("{}: {}", command.output, format_bytes(static_cast<double>(page.size())));
 }

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kExcerptBytes = 4000;
-constexpr std::size_t kBytesBeforeChange = 800;
+constexpr std::size_t kBytesBeforeChange = 300;
 
 bool is_in_order(const CurationExample& a, const CurationExample& b) {
   return std::tie(a.order, a.origin) < std::tie(b.order, b.origin);

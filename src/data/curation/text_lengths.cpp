@@ -7,14 +7,12 @@ namespace kintsugi {
 
 using Json = nlohmann::ordered_json;
 
+// A word begins where white space ends.
 TextLength length_of(std::string_view text) {
-  std::int64_t words = 0;
-  bool inside = false;
-  for (const char c : text) {
-    const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
-    words += !is_space && !inside ? 1 : 0;
-    inside = !is_space;
-  }
+  const auto is_space = [](char c) { return (c == ' ') | (static_cast<unsigned char>(c - 9) < 5); };
+  std::int64_t words = !text.empty() && !is_space(text[0]) ? 1 : 0;
+#pragma omp simd reduction(+ : words)
+  for (std::size_t i = 1; i < text.size(); ++i) words += is_space(text[i - 1]) & !is_space(text[i]);
   return {.bytes = std::ssize(text), .words = words};
 }
 

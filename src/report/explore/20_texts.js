@@ -160,6 +160,11 @@ const Texts = (() => {
   function plain(one, text, bytes) {
     return shown(facts(one, bytes), nodes(text), (one.begin || 0) + size(text) < bytes);
   }
+  // The first change is in view.
+  function scrollToMark(made) {
+    const text = made.querySelector('.text'), mark = made.querySelector('mark');
+    if (mark) text.scrollTop = mark.offsetTop - 60;
+  }
   // Two columns of a document that a step has changed.
   function changed(one) {
     const before = [], after = [];
@@ -182,10 +187,12 @@ const Texts = (() => {
       }
     }
     const cut = isCut(one);
-    return [
+    const made = [
       shown(facts(one, one.bytes_before), before, cut),
       shown([make('span', {text: Format.bytes(one.bytes_after)})], after, cut)
     ];
+    requestAnimationFrame(() => made.forEach(scrollToMark));
+    return made;
   }
   // What was replaced by what in a changed document, with the text before it.
   function replacements(one) {
