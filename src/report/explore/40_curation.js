@@ -147,6 +147,7 @@ const CurationPanels = (() => {
       return order.length < 2 ? 'var(--series-1)' : at < 0 ? 'var(--cell)' : `var(--series-${at})`;
     };
     const largest = Math.max(1, ...all.map((rule) => rule.documents));
+    const hasExamples = (rule) => context.overview.examples.some((one) => one.rule === rule.rule);
     const sorted = (rule) => [...rule.languages].sort(
         (a, b) => order.indexOf(a.language) - order.indexOf(b.language));
     const bar = (rule) => Charts.bar(
@@ -157,7 +158,7 @@ const CurationPanels = (() => {
                                percent(documents, rule.documents)})`
                          })));
     const columns = [
-      column('rule', (rule) => make('button', {
+      column('rule', (rule) => !hasExamples(rule) ? Texts.name(rule.rule) : make('button', {
                        type: 'button',
                        class: 'link',
                        text: Texts.name(rule.rule),
