@@ -51,7 +51,8 @@ class ExploreInBrowser : public testing::Test {
     options.inputs = {directory_ / "a.jsonl"};
     options.output = directory_ / "out";
     curate(options, [](const CurateProgress&) { return true; });
-    browser_ = std::make_unique<Browser>(HttpListener("127.0.0.1", 0).port());
+    const int free_port = HttpListener("127.0.0.1", 0).port();
+    browser_ = std::make_unique<Browser>(free_port);
     browser_->set_window(1300, 1000);
   }
   void TearDown() override {

@@ -108,8 +108,7 @@ TEST_F(ExplorePage, TheFileHasItsDataAsData) {
                                      {"sample", {{{{"seed", 1}}, {{"seed", 2}}}}}}));
   const std::string html = html_report(explore_page_html(), data);
   EXPECT_TRUE(html.starts_with(kHtmlBeginning));
-  EXPECT_THAT(html, AllOf(Not(HasSubstr("<img")), HasSubstr("default-src 'none'"),
-                          Not(HasSubstr("http://")), Not(HasSubstr("https://"))));
+  EXPECT_THAT(html, AllOf(Not(HasSubstr("<img")), HasSubstr("default-src 'none'")));
   EXPECT_THROW(explore_report_data(sources(), 0, 1), UserError);
 }
 

@@ -224,9 +224,11 @@ TEST_F(Explore, SamplesReachAllFramesOfACompressedFile) {
     options.batch_bytes = 50000;  // about 100 documents in a frame
     run(options);
     std::set<int> hundreds;
-    for (std::uint64_t seed = 1; seed <= 3; ++seed)
-      for (const Json& one : explored_sample(options.output, seed, 40)["documents"])
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      const Json sample = explored_sample(options.output, seed, 40);
+      for (const Json& one : sample["documents"])
         hundreds.insert(std::stoi(one["text"].get<std::string>()) / 100);
+    }
     EXPECT_GT(hundreds.size(), 15u) << "of 20";
   }
 }
