@@ -1,8 +1,13 @@
 # Writes OUTPUT: the file PAGE as FUNCTION() of HEADER. The lines <!-- styles --> and <!-- scripts --> in it become the *.css and
-# *.js beside it, in alphabetical order. Compilers limit the length of a literal, so the page becomes several.
+# *.js beside it, in alphabetical order, behind those of FIRST, divided by commas. Compilers limit the length of a literal, so the page
+# becomes several.
 function(joined_files result directory pattern begin end)
   file(GLOB files ${directory}/${pattern})
   list(SORT files)
+  string(REPLACE "*." "" ending ${pattern})
+  string(REPLACE "," ";" first "${FIRST}")
+  list(FILTER first INCLUDE REGEX "[.]${ending}$")
+  list(PREPEND files ${first})
   set(text "")
   foreach(file ${files})
     file(READ ${file} content)

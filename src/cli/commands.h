@@ -48,6 +48,7 @@ void add_data_merge(CLI::App& data);
 void add_data_verify(CLI::App& data);
 void add_data_where(CLI::App& data);
 void add_data_dedup(CLI::App& data);
+void add_data_explore(CLI::App& data);
 void add_eval_bleu(CLI::App& eval);
 void add_eval_chrf(CLI::App& eval);
 void add_eval_aggregate(CLI::App& eval);

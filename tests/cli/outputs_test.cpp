@@ -55,6 +55,7 @@ const std::vector<FileCommand>& file_commands() {
        "machine.yaml "
        "--output OUT",
        "out.yaml", "machine.yaml"},
+      {"data explore", "data explore curated --output OUT", "out.html", "curated/curation.json"},
       {"report html", "report runs/a --output OUT", "out.html", "runs/a/config.yaml"},
       {"report csv", "report runs/a --csv --output OUT", "table.txt", "runs/a/metrics.jsonl"},
       {"doctor", "doctor --seconds 0.1 --device cpu --threads 1 --machine machine.yaml --json OUT",
@@ -91,6 +92,10 @@ class Outputs : public ProgramTest, public testing::WithParamInterface<FileComma
     const Outcome store = run_kintsugi(
         "data tokenize --input digits.txt --output store --tokenizer model --no-eod --threads 1");
     ASSERT_EQ(store.code, 0) << store.error;
+    directory_.write("recipe.yaml", "steps:\n  - repair:\n");
+    const Outcome curated =
+        run_kintsugi("data curate recipe.yaml --input digits.txt --output curated --threads 1");
+    ASSERT_EQ(curated.code, 0) << curated.error;
   }
   // The same model with another head.
   void make_classifier() {

@@ -20,6 +20,7 @@
 #include "data/curation/recipe.h"
 #include "data/curation/text_filters.h"
 #include "data/dedup/dedup_directory.h"
+#include "data/explore/explored_directory.h"
 #include "data/sampling/packing_index.h"
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
@@ -396,7 +397,8 @@ std::string curation_record() {
   record.report.steps[0].tasks["quiz"] = {
       .all = 3, .too_short = 1, .common = 1, .hash = "0123456789abcdef"};
   record.report.inputs["a.jsonl"] = {{3, 100}, {2, 80}};
-  record.report.add_example({1, "urls.domain", "a.jsonl:1", "text", ""}, 3);
+  record.report.lengths["fi"].bytes_before.add(100, 3);
+  record.report.examples.add({.order = 1, .rule = "urls.domain", .before = "text"}, 3);
   record.shards.push_back({"documents-00000.jsonl.zst", {2, 80}, 70, "0123456789abcdef"});
   record.skipped.push_back({.file = "a.jsonl", .end = 7, .reason = "damaged", .documents = 1});
   write_curation_record(scratch / "c.json", record);
@@ -417,6 +419,22 @@ FileParser curation() {
             const auto record = read_curation_record(directory / "curation.json");
             if (record) record->report.table().text();
           }};
+}
+
+// The directory of a curation, and of a deduplication.
+FileParser explored() {
+  FileParser parser{
+      .name = "explored", .samples = {}, .damaged = {}, .read = [](const fs::path& d) {
+        explored_overview(d);
+        explored_sample(d, 1, 5);
+      }};
+  parser.samples.push_back({{"curation.json", curation_record()},
+                            {"documents-00000.jsonl.zst", zstd("{\"text\": \"a\"}\n")}});
+  parser.samples.push_back(
+      {{"dedup.json",
+        R"({"kintsugi_dedup": 1, "by": "words", "tasks": 2, "text_key": "text", "minhash":
+            {"bands": 3}, "inputs": [["a.jsonl", 1, 2], ["b.jsonl", 1, 2]]})"}});
+  return parser;
 }
 
 void read_records(const fs::path& file, const std::string& prompt_key = "prompt") {
@@ -658,6 +676,7 @@ std::vector<FileParser> data_parsers() {
       dedup_files("dedup", DedupBy::Words),
       dedup_files("dedup-substrings", DedupBy::Substrings),
       curation(),
+      explored(),
       packing_index(),
       fineweb2_thresholds(),
       documents(),

@@ -117,6 +117,7 @@ void add_data_command(CLI::App& app) {
   add_data_curate(*data);
   add_data_train_tokenizer(*data);
   add_data_dedup(*data);
+  add_data_explore(*data);
   add_data_tokenize(*data);
   add_data_train_language_id(*data);
   add_data_language_id(*data);

@@ -74,11 +74,6 @@ void read_job(const std::string& text, DedupOptions& options) {
 constexpr DedupBy kMethods[] = {DedupBy::Words,      DedupBy::Text,  DedupBy::Url,
                                 DedupBy::Paragraphs, DedupBy::Lines, DedupBy::Substrings};
 
-DedupBy method_of(const std::string& name) {
-  return *std::find_if(std::begin(kMethods), std::end(kMethods),
-                       [&](DedupBy by) { return to_string(by) == name; });
-}
-
 std::vector<std::string> names_of_stages(const std::vector<DedupStageUnits>& stages) {
   std::vector<std::string> names;
   for (const auto& one : stages) names.emplace_back(to_string(one.stage));
@@ -176,7 +171,7 @@ void run_dedup(DedupCommand& command) {
   DedupOptions& options = command.options;
   options.inputs = inputs_for(command.inputs, command.units);
   options.output = command.output;
-  options.by = method_of(command.by);
+  options.by = *dedup_by_of(command.by);
   options.shape = shape_of(command);
   options.stage = stage_of(command.stage, options);
   options.memory = parse_bytes(command.memory);

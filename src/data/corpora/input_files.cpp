@@ -117,8 +117,9 @@ bool TextStream::Source::seek(std::uint64_t to) {
   return true;
 }
 
-bool TextStream::Source::find(std::string_view bytes) {
-  while (true) {
+bool TextStream::Source::find(std::string_view bytes, std::uint64_t within) {
+  const std::uint64_t begin = position();
+  while (position() - begin <= within) {
     if (const std::size_t at = rest.find(bytes); at != std::string_view::npos) {
       rest.remove_prefix(at);
       return true;
@@ -129,6 +130,7 @@ bool TextStream::Source::find(std::string_view bytes) {
     rest = {buffer.data(), got > 0 ? kept + got : 0};
     if (got == 0) return false;
   }
+  return false;
 }
 
 void TextStream::Source::truncated(const char* what) {
@@ -308,6 +310,14 @@ bool TextStream::resume() {
   decoder_->inside = false;
   decoder_->start_member();
   return found;
+}
+
+bool TextStream::seek(std::uint64_t byte, std::uint64_t within) {
+  source_->damage.reset();
+  decoder_->inside = false;
+  decoder_->start_member();
+  const std::string_view magic = decoder_->magic();
+  return source_->seek(byte) && (magic.empty() || source_->find(magic, within));
 }
 
 void TextStream::skip(std::uint64_t bytes, bool damage) {

@@ -64,6 +64,9 @@ class TextStream {
   // After a DamagedInput: goes on with the next member, frame or stream. False: there is none, and
   // the text ends. The text depends only on the file, however it is read.
   bool resume();
+  // Goes on with the first member or frame that begins at this byte of the file or up to `within`
+  // bytes behind it, in a plain text with the byte itself. False: there is none; seek elsewhere.
+  bool seek(std::uint64_t byte, std::uint64_t within);
 
   std::uint64_t bytes_read() const;  // of the file on disk, for progress
   std::uint64_t bytes_total() const;

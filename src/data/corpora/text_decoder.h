@@ -21,8 +21,8 @@ struct TextStream::Source {
   std::size_t read(char* to, std::size_t bytes);
   bool fill();  // refills `rest` if it is empty; false at the end of the file
   bool seek(std::uint64_t to);
-  // Moves to where these bytes are found next; false if they are not.
-  bool find(std::string_view bytes);
+  // Moves to where these bytes are found next; false if they are not, in as many bytes.
+  bool find(std::string_view bytes, std::uint64_t within = UINT64_MAX);
   std::uint64_t position() const { return bytes_read - rest.size(); }
 
   // What is wrong with the data at this position, which is thrown once all text before it was

@@ -29,8 +29,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kExampleBytes = 4000;
-
 // ---- one batch
 
 // The documents of a batch that are kept, as one frame of the output.
@@ -61,10 +59,6 @@ std::string compressed(std::string lines, CorpusCompression compression) {
 std::string_view ending_of(CorpusCompression compression) {
   constexpr std::array<std::string_view, 3> kEndings = {".jsonl.zst", ".jsonl.gz", ".jsonl"};
   return kEndings.at(static_cast<std::size_t>(compression));
-}
-
-std::string shortened(std::string_view text) {
-  return std::string(text.substr(0, valid_utf8_prefix(text.substr(0, kExampleBytes))));
 }
 
 class Curator {
@@ -112,7 +106,9 @@ class Curator {
         batch.objects ? fmt::format("{}:{}", batch.file, entry.line) : batch.file;
     auto& [read, kept] = result.report.inputs[batch.file];
     read.add(std::ssize(document.text));
+    const TextLength before = length_of(document.text);
     const std::int64_t copies = copies_after_steps(document, origin, context, result.report);
+    count_lengths(before, document, copies, result.report);
     if (copies == 0) return;
     if (options_.recipe.origin && document.members.find("origin").empty()) {
       std::string json;
@@ -163,13 +159,8 @@ class Curator {
         for (const auto& [name, count] : context.notes) counts.notes[std::string(name)] += count;
         for (const StepContext::Leak& leak : context.leaks) add_leak(leak, counts);
       }
-      if (with_examples && !steps_[i].sample && (!rule.empty() || before != document.text))
-        report.add_example({.order = hash64(origin),
-                            .rule = rule.empty() ? steps_[i].name : std::string(rule),
-                            .origin = origin,
-                            .before = shortened(before),
-                            .after = rule.empty() ? shortened(document.text) : std::string()},
-                           static_cast<std::size_t>(options_.recipe.examples));
+      if (with_examples && !steps_[i].sample)
+        add_example(i, rule, before, document, origin, report);
       if (!rule.empty()) {
         counts.removed[std::string(rule)][language_of(document)].add(std::ssize(document.text));
         return 0;
@@ -186,8 +177,47 @@ class Curator {
     sum.hash = hex64(leak.hash);
   }
 
+  // What step i did with the document, if it is one of the examples that the report keeps.
+  void add_example(std::size_t i, std::string_view rule, std::string_view before,
+                   const CuratedDocument& document, const std::string& origin,
+                   CurationReport& report) const {
+    CurationExample example{.order = hash64(origin.data(), origin.size(), i),
+                            .kind = !rule.empty()             ? ExampleFate::Removed
+                                    : before != document.text ? ExampleFate::Changed
+                                                              : ExampleFate::Kept,
+                            .rule = rule.empty() ? steps_[i].name : std::string(rule)};
+    const auto most = static_cast<std::size_t>(options_.recipe.examples);
+    if (!report.examples.has_room_for(example.kind, example.rule, example.order, most)) return;
+    example.origin = origin;
+    example.language = language_of(document);
+    set_texts(example, before, document.text);
+    report.examples.add(std::move(example), most);
+  }
+
+  // By the language that the document has at its end.
+  static void count_lengths(const TextLength& before, const CuratedDocument& document,
+                            std::int64_t copies, CurationReport& report) {
+    LengthChange& lengths = report.lengths[language_of(document)];
+    lengths.bytes_before.add(before.bytes);
+    lengths.words_before.add(before.words);
+    if (copies == 0) return;
+    const TextLength after = document.is_changed ? length_of(document.text) : before;
+    lengths.bytes_after.add(after.bytes, copies);
+    lengths.words_after.add(after.words, copies);
+  }
+
+  // A label; whatever else a record may have under this key is no language.
   static std::string language_of(const CuratedDocument& document) {
-    return document.language.empty() ? document.members.text_of("language") : document.language;
+    constexpr std::size_t kLongestLabel = 32;
+    if (!document.language.empty()) return document.language;
+    std::string label = document.members.text_of("language");
+    const auto is_part = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             c == '-' || c == '_';
+    };
+    const bool is_label =
+        label.size() <= kLongestLabel && std::all_of(label.begin(), label.end(), is_part);
+    return is_label ? label : "other";
   }
 
   static constexpr std::size_t kLongestText = std::size_t{1} << 30;

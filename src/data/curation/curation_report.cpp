@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <tuple>
 #include <utility>
 
 #include "core/build_info.h"
@@ -38,10 +37,13 @@ Json json_of(const StepReport& step) {
     for (const auto& [language, count] : languages) removed[rule][language] = json_of(count);
   Json notes = Json::object();
   for (const auto& [name, count] : step.notes) notes[name] = count;
-  Json facts = Json::object(), leaks = Json::object();
+  Json facts = Json::object(), leaks = Json::array();  // there may be thousands of leaks
   for (const auto& [name, count] : step.facts) facts[name] = count;
   for (const auto& [sample, leak] : step.leaks)
-    leaks[sample] = {{"documents", leak.documents}, {"share", leak.share}, {"hash", leak.hash}};
+    leaks.push_back({{"sample", sample},
+                     {"documents", leak.documents},
+                     {"share", leak.share},
+                     {"hash", leak.hash}});
   Json json = {{"step", step.name},  {"in", json_of(step.in)}, {"out", json_of(step.out)},
                {"removed", removed}, {"notes", notes},         {"facts", facts},
                {"leaks", leaks}};
@@ -63,10 +65,11 @@ StepReport step_of(const Json& json) {
     step.notes[name] = count.get<std::int64_t>();
   for (const auto& [name, count] : json.at("facts").items())
     step.facts[name] = count.get<std::int64_t>();
-  for (const auto& [sample, leak] : json.at("leaks").items())
-    step.leaks[sample] = {leak.at("documents").get<std::int64_t>(), leak.at("share").get<double>(),
-                          leak.value("hash", "")};
-  if (!json.contains("tasks")) return step;  // another step, or of an earlier version
+  for (const Json& leak : json.at("leaks"))
+    step.leaks[leak.at("sample").get<std::string>()] = {leak.at("documents").get<std::int64_t>(),
+                                                        leak.at("share").get<double>(),
+                                                        leak.value("hash", "")};
+  if (!json.contains("tasks")) return step;  // another step
   for (const auto& [name, task] : json.at("tasks").items())
     step.tasks[name] = {.all = task.at("samples").get<std::int64_t>(),
                         .too_short = task.at("too_short").get<std::int64_t>(),
@@ -76,23 +79,17 @@ StepReport step_of(const Json& json) {
 }
 
 Json json_of(const CurationReport& report) {
-  Json steps = Json::array(), inputs = Json::array(), examples = Json::array();
+  Json steps = Json::array(), inputs = Json::array();
   for (const StepReport& step : report.steps) steps.push_back(json_of(step));
   for (const auto& [file, counts] : report.inputs)
     inputs.push_back(
         {{"file", file}, {"read", json_of(counts.first)}, {"kept", json_of(counts.second)}});
-  for (const auto& [rule, list] : report.examples)
-    for (const CurationExample& one : list)
-      examples.push_back({{"rule", one.rule},
-                          {"order", one.order},
-                          {"origin", one.origin},
-                          {"before", one.before},
-                          {"after", one.after}});
   return {{"steps", steps},
           {"inputs", inputs},
           {"invalid_records", report.invalid_records},
           {"first_invalid", report.first_invalid},
-          {"examples", examples}};
+          {"lengths", json_of(report.lengths)},
+          {"examples", report.examples.json()}};
 }
 
 CurationReport curation_report_of(const Json& json) {
@@ -103,14 +100,8 @@ CurationReport curation_report_of(const Json& json) {
                                                           count_of(input.at("kept"))};
   report.invalid_records = json.at("invalid_records").get<std::int64_t>();
   report.first_invalid = json.at("first_invalid").get<std::string>();
-  for (const Json& one : json.at("examples")) {
-    CurationExample example{.order = one.at("order").get<std::uint64_t>(),
-                            .rule = one.at("rule").get<std::string>(),
-                            .origin = one.at("origin").get<std::string>(),
-                            .before = one.at("before").get<std::string>(),
-                            .after = one.at("after").get<std::string>()};
-    report.examples[example.rule].push_back(std::move(example));
-  }
+  report.lengths = lengths_of(json.at("lengths"));
+  report.examples = CurationExamples::of_json(json.at("examples"));
   return report;
 }
 
@@ -147,17 +138,6 @@ Json json_of(const CurationRecord& record) {
 
 }  // namespace
 
-void CurationReport::add_example(CurationExample example, std::size_t most) {
-  std::vector<CurationExample>& list = examples[example.rule];
-  const auto before = [](const CurationExample& a, const CurationExample& b) {
-    return std::tie(a.order, a.origin) < std::tie(b.order, b.origin);
-  };
-  const auto at = std::upper_bound(list.begin(), list.end(), example, before);
-  if (static_cast<std::size_t>(at - list.begin()) >= most) return;
-  list.insert(at, std::move(example));
-  if (list.size() > most) list.pop_back();
-}
-
 void CurationReport::add(CurationReport other, std::size_t most_examples) {
   steps.resize(std::max(steps.size(), other.steps.size()));
   for (std::size_t i = 0; i < other.steps.size(); ++i) {
@@ -181,8 +161,8 @@ void CurationReport::add(CurationReport other, std::size_t most_examples) {
     add_to(inputs[file].first, counts.first);
     add_to(inputs[file].second, counts.second);
   }
-  for (auto& [rule, list] : other.examples)
-    for (CurationExample& example : list) add_example(std::move(example), most_examples);
+  for (const auto& [language, more] : other.lengths) lengths[language].add(more);
+  examples.add(std::move(other.examples), most_examples);
   if (invalid_records == 0) first_invalid = other.first_invalid;
   invalid_records += other.invalid_records;
 }
@@ -237,22 +217,27 @@ Table CurationReport::table() const {
   return table;
 }
 
+std::optional<CurationRecord> curation_record_of(const Json& json) {
+  try {
+    if (json.at("kintsugi_curation").get<int>() != kVersion) return {};
+    CurationRecord record;
+    record.made_from = json.at("made_from").dump();
+    record.position = input_offset_of(json.at("place"));
+    record.report = curation_report_of(json.at("report"));
+    record.skipped = skipped_inputs_of(json.at("skipped"));
+    for (const Json& shard : json.at("documents")) record.shards.push_back(shard_of(shard));
+    record.all_written = json.at("all_written").get<bool>();
+    return record;
+  } catch (const nlohmann::json::exception&) {
+  } catch (const UserError&) {
+  }
+  return {};
+}
+
 std::optional<CurationRecord> read_curation_record(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return {};
-  try {
-    const Json json = Json::parse(read_text_file(path));
-    if (json.at("kintsugi_curation").get<int>() == kVersion) {
-      CurationRecord record;
-      record.made_from = json.at("made_from").dump();
-      record.position = input_offset_of(json.at("place"));
-      record.report = curation_report_of(json.at("report"));
-      record.skipped = skipped_inputs_of(json.at("skipped"));
-      for (const Json& shard : json.at("documents")) record.shards.push_back(shard_of(shard));
-      record.all_written = json.at("all_written").get<bool>();
-      return record;
-    }
-  } catch (const nlohmann::json::exception&) {
-  }
+  const Json json = Json::parse(read_text_file(path), nullptr, false);
+  if (auto record = curation_record_of(json)) return record;
   user_error(
       "{} is not a file of a curation that this version can read: curate again with "
       "--overwrite",

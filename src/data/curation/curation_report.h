@@ -10,7 +10,9 @@
 
 #include "core/table.h"
 #include "data/corpora/corpus_pipeline.h"
+#include "data/curation/curation_example.h"
 #include "data/curation/steps.h"
+#include "data/curation/text_lengths.h"
 
 namespace kintsugi {
 
@@ -38,23 +40,15 @@ struct StepReport {
   std::map<std::string, SearchedTask> tasks = {};  // whose samples were looked for
 };
 
-// A document that a rule has removed or changed, shortened.
-struct CurationExample {
-  std::uint64_t order = 0;    // those with the lowest ones are kept: a random choice without state
-  std::string rule;           // "gopher_quality.words", "repair"
-  std::string origin;         // file:line
-  std::string before, after;  // `after` is empty if the document was removed
-};
-
 class CurationReport {
  public:
   std::vector<StepReport> steps;
   std::map<std::string, std::pair<TextCount, TextCount>> inputs;  // by file: read, kept
-  std::map<std::string, std::vector<CurationExample>> examples;   // by rule, in order
+  LengthsByLanguage lengths;
+  CurationExamples examples;
   std::int64_t invalid_records = 0;
   std::string first_invalid;
 
-  void add_example(CurationExample example, std::size_t most);
   void add(CurationReport other, std::size_t most_examples);
 
   TextCount read() const;
@@ -79,6 +73,8 @@ struct CurationRecord {
   std::vector<CuratedShard> shards;  // of a journal the last one is open
   bool all_written = false;          // it is no journal
 };
+// Nothing if it is none that this version can read.
+std::optional<CurationRecord> curation_record_of(const nlohmann::ordered_json& json);
 // Nothing if there is no such file, UserError if it is damaged.
 std::optional<CurationRecord> read_curation_record(const std::filesystem::path& path);
 void write_curation_record(const std::filesystem::path& path, const CurationRecord& record);

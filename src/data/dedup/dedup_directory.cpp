@@ -66,6 +66,12 @@ bool is_checksum_or_empty(const Json& json) { return json == "" || is_checksum(j
 
 std::string_view to_string(DedupBy by) { return kMethods[static_cast<std::size_t>(by)]; }
 
+std::optional<DedupBy> dedup_by_of(std::string_view name) {
+  const auto* const found = std::find(std::begin(kMethods), std::end(kMethods), name);
+  if (found == std::end(kMethods)) return std::nullopt;
+  return static_cast<DedupBy>(found - std::begin(kMethods));
+}
+
 std::string_view to_string(DedupStage stage) {
   constexpr std::string_view kNames[] = {"all",     "signatures", "pairs",  "clusters", "samples",
                                          "repeats", "sequences",  "copies", "remove"};

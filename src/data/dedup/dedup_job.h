@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace kintsugi {
 enum class DedupBy : std::uint8_t { Words, Text, Url, Paragraphs, Lines, Substrings };
 
 std::string_view to_string(DedupBy by);
+std::optional<DedupBy> dedup_by_of(std::string_view name);
 
 // Whether duplicates are cut out of documents.
 inline bool cuts_pieces(DedupBy by) { return by >= DedupBy::Paragraphs; }

@@ -3,43 +3,10 @@
 // Where the page's data comes from: a server, or the JSON inside the page (report.html). Both
 // answer the same questions; see docs/dashboard.md for the replies.
 const Source = (() => {
-  class Refused extends Error {
-    constructor(message, status) {
-      super(message);
-      this.status = status;
-    }
-  }
-
-  // The token of ?token=T. It is kept for this tab and taken out of the address, so that it does
-  // not end up in a screenshot or a shared link.
-  function takeToken() {
-    const address = new URL(location.href);
-    const given = address.searchParams.get('token');
-    if (given !== null) {
-      sessionStorage.setItem('kintsugi-token', given);
-      address.searchParams.delete('token');
-      history.replaceState(null, '', address.pathname + address.search + address.hash);
-    }
-    return sessionStorage.getItem('kintsugi-token');
-  }
-
-  class ServerSource {
+  class ServerSource extends Server.Connection {
     constructor() {
+      super();
       this.live = true;
-      this.token = takeToken();
-      this.bytesReceived = 0;
-      this.requests = 0;
-    }
-    async ask(path, pairs, signal) {
-      const query = new URLSearchParams(pairs).toString();
-      const headers = this.token ? {Authorization: 'Bearer ' + this.token} : {};
-      const reply = await fetch(
-          'api/' + path + (query ? '?' + query : ''), {headers, signal, cache: 'no-store'});
-      const text = await reply.text();
-      ++this.requests;
-      this.bytesReceived += text.length;
-      if (!reply.ok) throw new Refused(messageOf(text, reply), reply.status);
-      return JSON.parse(text);
     }
     runs() {
       return this.ask('runs', []);
@@ -85,13 +52,6 @@ const Source = (() => {
       };
     }
   }
-  function messageOf(text, reply) {
-    try {
-      return JSON.parse(text).error.message;
-    } catch {
-      return `the server answered ${reply.status} ${reply.statusText}`;
-    }
-  }
 
   class EmbeddedSource {
     constructor(data) {
@@ -114,7 +74,7 @@ const Source = (() => {
     }
     async profile(id, name) {
       const profile = ((this.data.profile || {})[id] || {})[name];
-      if (profile === undefined) throw new Refused('this report does not contain it', 404);
+      if (profile === undefined) throw new Server.Refused('this report does not contain it', 404);
       return profile;
     }
     listen() {
@@ -123,16 +83,15 @@ const Source = (() => {
     member(kind, id) {
       const found = (this.data[kind] || {})[id];
       if (found === undefined)
-        throw new Refused(
+        throw new Server.Refused(
             'this report does not contain the ' + kind + ' of ' + (id || 'its run'), 404);
       return found;
     }
   }
 
   function open() {
-    const element = document.getElementById('data');
-    const text = element ? element.textContent.trim() : '';
-    return text ? new EmbeddedSource(JSON.parse(text)) : new ServerSource();
+    const data = Server.embedded();
+    return data ? new EmbeddedSource(data) : new ServerSource();
   }
   return {open};
 })();

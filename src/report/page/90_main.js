@@ -112,10 +112,7 @@
       connection('lost', 'no connection to the server, trying again');
       return;
     }
-    notice(
-        error.status === 401 || error.status === 403 ?
-            'The server asks for a token: open the address that `kintsugi dashboard` printed, with ?token=….' :
-            error.message);
+    notice(Server.describe(error, 'kintsugi dashboard'));
   }
   function notice(text) {
     byId('notice').textContent = text;

@@ -348,8 +348,8 @@ class Decontaminates : public Curation {
     std::map<std::string, double> shares;
     const Json report = Json::parse(content_of("out/curation.json"));
     facts_ = report["report"]["steps"][0]["facts"];
-    for (const auto& [sample, leak] : report["report"]["steps"][0]["leaks"].items())
-      shares[sample] = leak["share"];
+    for (const Json& leak : report["report"]["steps"][0]["leaks"])
+      shares[leak["sample"]] = leak["share"];
     return shares;
   }
   std::vector<std::string> kept_;
@@ -431,8 +431,10 @@ TEST_F(Decontaminates, EachRuleFindsItsLeaks) {
 TEST_F(Decontaminates, EachDocumentCounts) {
   const std::string leak = words("red", 0, 30), part = words("red", 0, 20);
   curate_texts({part, leak, part}, "");
-  const Json found = Json::parse(content_of(
-      "out/curation.json"))["report"]["steps"][0]["leaks"]["quiz: questions.jsonl line 1"];
+  const Json leaks = Json::parse(content_of("out/curation.json"))["report"]["steps"][0]["leaks"];
+  ASSERT_EQ(leaks.size(), 1u);
+  const Json found = leaks[0];
+  EXPECT_EQ(found["sample"], "quiz: questions.jsonl line 1");
   EXPECT_EQ(found["documents"], 3);
   EXPECT_DOUBLE_EQ(found["share"], 30.0 / 41);
 }
