@@ -91,11 +91,12 @@ TEST_F(EveryOption, OfANumberRefusesWhatIsBelowZero) {
 TEST_F(EveryOption, IsNotNamedLikeAnArgumentOfTheCommandAround) {
   const auto check = [](const auto& self, CLI::App& command) -> void {
     for (CLI::App* inner : command.get_subcommands([](CLI::App*) { return true; })) {
-      for (const CLI::Option* argument : command.get_options())
+      for (const CLI::Option* argument : command.get_options()) {
+        if (!argument->get_positional()) continue;
         for (const CLI::Option* option : inner->get_options())
-          if (argument->get_positional() && !argument->get_name(true).empty())
-            EXPECT_FALSE(option->check_lname(argument->get_name(true)))
-                << inner->get_name() << " " << option->get_name();
+          EXPECT_FALSE(option->check_lname(argument->get_name(true)))
+              << inner->get_name() << " " << option->get_name();
+      }
       self(self, *inner);
     }
   };
