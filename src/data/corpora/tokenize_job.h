@@ -31,6 +31,7 @@ struct TokenizeJournal {
   std::vector<StoreInfo::Shard> shards;  // finished, with temporary names
   TokenWriter::State writer;             // of the unfinished shard
   bool all_written = false;              // only the renaming is left
+  std::vector<InputFile> inputs = {};    // of older programs: none
 };
 
 std::filesystem::path journal_path(const std::filesystem::path& prefix);

@@ -33,6 +33,7 @@ constexpr std::size_t kExampleBytes = 4000;
 constexpr const char* kReport = "curation.json";
 constexpr const char* kJournal = "curation.progress.json";  // replaced after each sync
 constexpr const char* kShard = "documents-";
+constexpr const char* kOrigins = "origins-";
 
 // ---- one batch
 
@@ -40,6 +41,7 @@ constexpr const char* kShard = "documents-";
 struct CuratedBatch {
   std::string frame;
   TextCount kept;
+  CountsByName domains;  // of kept documents
   CurationReport report;
   std::vector<SkippedInput> skipped;
   InputOffset end;
@@ -73,7 +75,11 @@ std::string shortened(std::string_view text) {
 class Curator {
  public:
   explicit Curator(const CurateOptions& options)
-      : options_(options), steps_(prepare(options.recipe, options.read_tasks)) {}
+      : options_(options), steps_(prepare(options.recipe, options.read_tasks)) {
+    const auto sources = sources_of_files(options.recipe.sources, options.inputs);
+    for (std::size_t i = 0; i < sources.size(); ++i)
+      source_of_file_[options.inputs[i].string()] = sources[i];
+  }
 
   // Each thread has a context of its own.
   std::map<std::string, std::int64_t> facts(std::size_t step) const {
@@ -111,21 +117,27 @@ class Curator {
     const std::string origin =
         batch.objects ? fmt::format("{}:{}", batch.file, entry.line) : batch.file;
     auto& [read, kept] = result.report.inputs[batch.file];
+    SourceCounts& source = result.report.sources[source_of_file_.at(batch.file)];
     read.add(std::ssize(document.text));
-    const std::int64_t copies = copies_after_steps(document, origin, context, result.report);
+    source.read.add(std::ssize(document.text));
+    const std::int64_t copies =
+        copies_after_steps(document, origin, context, source, result.report);
     if (copies == 0) return;
     if (options_.recipe.origin && document.members.find("origin").empty()) {
       std::string json;
       append_json_string(json, origin);
       document.members.set("origin", std::move(json));
     }
+    const std::string domain = registered_domain(document.members.text_of(options_.recipe.url_key));
     const std::size_t begin = lines.size();
     document.append_line(options_.recipe.text_key, lines);
     const std::string line = copies > 1 ? lines.substr(begin) : std::string();
     for (std::int64_t copy = 0; copy < copies; ++copy) {
       if (copy > 0) lines += line;
       kept.add(std::ssize(document.text));
+      source.kept.add(std::ssize(document.text));
       result.kept.add(std::ssize(document.text));
+      if (!domain.empty()) result.domains[domain].add(std::ssize(document.text));
     }
   }
 
@@ -142,7 +154,8 @@ class Curator {
 
   // How often the document is in the output.
   std::int64_t copies_after_steps(CuratedDocument& document, const std::string& origin,
-                                  StepContext& context, CurationReport& report) const {
+                                  StepContext& context, SourceCounts& source,
+                                  CurationReport& report) const {
     std::int64_t copies = 1;
     context.text_changed();
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -160,7 +173,10 @@ class Curator {
         context.notes.clear();
         context.leaks.clear();
         rule = steps_[i].step->apply(document, context);
-        for (const auto& [name, count] : context.notes) counts.notes[std::string(name)] += count;
+        for (const auto& [name, count] : context.notes) {
+          counts.notes[std::string(name)] += count;
+          source.notes[fmt::format("{}.{}", steps_[i].name, name)] += count;
+        }
         for (const auto& [sample, share] : context.leaks)
           counts.leaks[std::string(sample)] = {.documents = 1, .share = share};
       }
@@ -172,7 +188,9 @@ class Curator {
                             .after = rule.empty() ? shortened(document.text) : std::string()},
                            static_cast<std::size_t>(options_.recipe.examples));
       if (!rule.empty()) {
-        counts.removed[std::string(rule)][language_of(document)].add(std::ssize(document.text));
+        const std::string language = language_of(document);
+        counts.removed[std::string(rule)][language].add(std::ssize(document.text));
+        source.removed[std::string(rule)][language].add(std::ssize(document.text));
         return 0;
       }
       counts.out.add(std::ssize(document.text));
@@ -187,13 +205,15 @@ class Curator {
   static constexpr std::size_t kLongestText = std::size_t{1} << 30;
   const CurateOptions& options_;
   const std::vector<PreparedStep> steps_;
+  std::map<std::string, std::string> source_of_file_;
 };
 
 // ---- the job
 
 bool is_own_file(std::string name) {
   if (name.ends_with(".tmp")) name.resize(name.size() - 4);
-  return name == kReport || name == kJournal || name == ".lock" || name.starts_with(kShard);
+  return name == kReport || name == kJournal || name == ".lock" || name.starts_with(kShard) ||
+         name.starts_with(kOrigins);
 }
 
 class Job {
@@ -249,14 +269,19 @@ class Job {
     return lock;
   }
 
+  // What the recipe says of its sources may be corrected later, but not which inputs they have.
   std::string identity() const {
-    const Json json = {{"inputs", inputs_identity(options_.inputs)},
-                       {"recipe", to_yaml(options_.recipe)},
-                       {"files of the recipe", inputs_identity(files_of(options_.recipe))},
-                       {"compression", YamlScalar<CorpusCompression>::format(options_.compression)},
-                       {"shard_bytes", options_.shard_bytes},
-                       {"batch_bytes", options_.batch_bytes},
-                       {"skip_invalid", options_.skip_invalid}};
+    Recipe recipe = options_.recipe;
+    recipe.sources.clear();
+    const Json json = {
+        {"inputs", inputs_identity(options_.inputs)},
+        {"recipe", to_yaml(recipe)},
+        {"sources of the inputs", sources_of_files(options_.recipe.sources, options_.inputs)},
+        {"files of the recipe", inputs_identity(files_of(options_.recipe))},
+        {"compression", YamlScalar<CorpusCompression>::format(options_.compression)},
+        {"shard_bytes", options_.shard_bytes},
+        {"batch_bytes", options_.batch_bytes},
+        {"skip_invalid", options_.skip_invalid}};
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 
@@ -286,14 +311,42 @@ class Job {
             (directory_ / name).string(), difference);
       journal_ = std::move(*found);
       result_.progress.text_bytes_before = journal_.report.read().bytes;
-      if (name == kJournal) return true;
+      if (name == kJournal) {
+        journal_.provenance = provenance(journal_.provenance.inputs);
+        journal_.program.clear();
+        return true;
+      }
       fs::remove(directory_ / kJournal);  // of a job that was killed at its very end
+      update_report();
       return false;
     }
     for (const auto& entry : fs::directory_iterator(directory_))  // of a job without a journal
       if (entry.path().filename() != ".lock") fs::remove(entry.path());
     journal_.made_from = identity;
+    journal_.provenance = provenance({});
     return true;
+  }
+
+  // The hashes that are known are kept: the identity says that the inputs are the same.
+  CurationProvenance provenance(const std::vector<InputFile>& known) const {
+    CurationProvenance now{.recipe = options_.recipe_text,
+                           .sources = options_.recipe.sources,
+                           .inputs = describe_inputs(options_.inputs)};
+    const auto sources = sources_of_files(now.sources, options_.inputs);
+    for (std::size_t i = 0; i < now.inputs.size(); ++i) {
+      now.inputs[i].source = sources[i];
+      if (i < known.size() && known[i].path == now.inputs[i].path)
+        now.inputs[i].sha256 = known[i].sha256;
+    }
+    return now;
+  }
+
+  // Of a finished job: what the recipe says of its sources may have been corrected.
+  void update_report() {
+    const CurationProvenance now = provenance(journal_.provenance.inputs);
+    if (is_same(now, journal_.provenance)) return;
+    journal_.provenance = now;
+    write_curation_record(directory_ / kReport, journal_);
   }
 
   void write(const Curator& curator, const std::function<bool(const CurateProgress&)>& progress) {
@@ -310,8 +363,9 @@ class Job {
     for (StepContext& context : contexts)
       processes.emplace_back(
           [&](const CorpusBatch& batch) { return curator.process(batch, context); });
+    hashes_.emplace(journal_.provenance.inputs);
     if (journal_.shards.empty()) open_shard();
-    file_.emplace(temporary(journal_.shards.back()), journal_.shards.back().bytes);
+    file_.emplace(temporary(journal_.shards.back().file), journal_.shards.back().bytes);
     CorpusPipeline<CuratedBatch> pipeline(options_.inputs, batches, std::move(processes),
                                           journal_.position);
     TextCount read = journal_.report.read(), kept = journal_.report.kept();
@@ -331,6 +385,13 @@ class Job {
       result_.state = CurateResult::State::Stopped;
       return;
     }
+    while (!hashes_->wait_for(0.2)) {
+      if (progress(result_.progress)) continue;
+      save();
+      result_.state = CurateResult::State::Stopped;
+      return;
+    }
+    journal_.provenance.inputs = hashes_->inputs();
     if (const std::string difference = identity_difference(journal_.made_from, identity());
         !difference.empty())
       user_error("while the inputs were being read, {}: start over with --overwrite", difference);
@@ -350,6 +411,9 @@ class Job {
     const TextCount more = batch.report.read();
     read.documents += more.documents, read.bytes += more.bytes;
     kept.documents += batch.kept.documents, kept.bytes += batch.kept.bytes;
+    add_counts(journal_.open_shard.domains, batch.domains);
+    for (const auto& [file, counts] : batch.report.inputs)
+      if (counts.second.documents > 0) journal_.open_shard.inputs[file].add(counts.second);
     journal_.report.add(std::move(batch.report),
                         static_cast<std::size_t>(options_.recipe.examples));
     journal_.skipped.insert(journal_.skipped.end(), batch.skipped.begin(), batch.skipped.end());
@@ -357,7 +421,7 @@ class Job {
     if (shard.text.bytes < options_.shard_bytes) return;
     close_shard();
     open_shard();
-    file_.emplace(temporary(journal_.shards.back()), 0);
+    file_.emplace(temporary(journal_.shards.back().file), 0);
   }
 
   void open_shard() {
@@ -373,8 +437,10 @@ class Job {
     file_->sync();
     shard.hash = file_->hash();
     file_.reset();
-    if (shard.text.documents > 0 || journal_.shards.size() == 1) return;
-    fs::remove(temporary(shard));
+    const ShardOrigins origins = std::exchange(journal_.open_shard, {});
+    if (shard.text.documents > 0 || journal_.shards.size() == 1)
+      return write_shard_origins(temporary(origins_file(shard.file)), shard.file, origins);
+    fs::remove(temporary(shard.file));
     journal_.shards.pop_back();
   }
 
@@ -383,31 +449,36 @@ class Job {
     file_.reset();
     std::error_code ignored;
     if (fs::exists(directory_ / kJournal, ignored)) return;
-    for (const CuratedShard& shard : journal_.shards) fs::remove(temporary(shard), ignored);
+    for (const CuratedShard& shard : journal_.shards)
+      for (const std::string& name : {shard.file, origins_file(shard.file)})
+        fs::remove(temporary(name), ignored);
   }
 
   // Syncs the output before the journal, which must not refer to data that is not on disk.
   void save() {
     file_->sync();
+    if (hashes_) journal_.provenance.inputs = hashes_->inputs();
     write_curation_record(directory_ / kJournal, journal_);
   }
 
   // The process may be killed after any of these steps; the next run then repeats them.
   void publish() {
     for (const CuratedShard& shard : journal_.shards)
-      if (fs::exists(temporary(shard))) fs::rename(temporary(shard), directory_ / shard.file);
+      for (const std::string& name : {origins_file(shard.file), shard.file})
+        if (fs::exists(temporary(name))) fs::rename(temporary(name), directory_ / name);
     sync_directory(directory_);
     write_curation_record(directory_ / kReport, journal_);
     fs::remove(directory_ / kJournal);
     sync_directory(directory_);
   }
 
-  fs::path temporary(const CuratedShard& shard) const { return directory_ / (shard.file + ".tmp"); }
+  fs::path temporary(const std::string& name) const { return directory_ / (name + ".tmp"); }
 
   const CurateOptions& options_;
   const fs::path directory_;
   CurationRecord journal_;
   std::optional<AppendFile> file_;  // of the last shard
+  std::optional<InputHashes> hashes_;
   CurateResult result_;
 };
 

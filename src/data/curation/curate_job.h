@@ -24,6 +24,7 @@ struct CurateOptions {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;  // DIR
   Recipe recipe;
+  std::string recipe_text = {};    // as it was written, for curation.json
   ReadReferences read_tasks = {};  // of the step that looks for evaluation tasks
   CorpusCompression compression = CorpusCompression::Zstd;
   bool skip_invalid = false;  // skip and count malformed records and damaged parts of the inputs

@@ -10,13 +10,10 @@
 
 #include "core/table.h"
 #include "data/corpora/corpus_pipeline.h"
+#include "data/provenance/file_hashes.h"
+#include "data/provenance/sources.h"
 
 namespace kintsugi {
-
-struct TextCount {
-  std::int64_t documents = 0, bytes = 0;  // of text
-  void add(std::int64_t text_bytes) { ++documents, bytes += text_bytes; }
-};
 
 // What a step has done.
 struct StepReport {
@@ -47,7 +44,8 @@ class CurationReport {
  public:
   std::vector<StepReport> steps;
   std::map<std::string, std::pair<TextCount, TextCount>> inputs;  // by file: read, kept
-  std::map<std::string, std::vector<CurationExample>> examples;   // by rule, in order
+  CountsBySource sources;
+  std::map<std::string, std::vector<CurationExample>> examples;  // by rule, in order
   std::int64_t invalid_records = 0;
   std::string first_invalid;
 
@@ -67,6 +65,25 @@ struct CuratedShard {
   std::string hash;  // XXH3
 };
 
+// Where the documents of a shard come from: DIR/origins-00000.json, when the shard is finished.
+struct ShardOrigins {
+  CountsByName inputs;   // by file
+  CountsByName domains;  // by the registered domain of their addresses
+};
+void write_shard_origins(const std::filesystem::path& path, const std::string& documents,
+                         const ShardOrigins& origins);
+// Of the file of documents. UserError if the file is missing or damaged.
+ShardOrigins read_shard_origins(const std::filesystem::path& documents);
+std::string origins_file(const std::string& documents);  // of documents-00000.jsonl.zst
+
+// What the output does not depend on.
+struct CurationProvenance {
+  std::string recipe;  // as it was written
+  std::vector<DataSource> sources;
+  std::vector<InputFile> inputs;
+};
+bool is_same(const CurationProvenance& a, const CurationProvenance& b);
+
 // DIR/curation.json; while the job runs, its journal.
 struct CurationRecord {
   std::string made_from;  // JSON of what determines the output: inputs, recipe, options
@@ -75,6 +92,9 @@ struct CurationRecord {
   std::vector<SkippedInput> skipped;
   std::vector<CuratedShard> shards;  // of a journal the last one is open
   bool all_written = false;          // only the renaming is left
+  CurationProvenance provenance = {};
+  ShardOrigins open_shard = {};
+  std::string program = {};  // that wrote it; empty: this one
 };
 // Nothing if there is no such file, UserError if it is damaged.
 std::optional<CurationRecord> read_curation_record(const std::filesystem::path& path);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 
+#include "core/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
@@ -16,6 +17,8 @@
 #include "core/units.h"
 #include "data/dedup/dedup_directory.h"
 #include "data/dedup/sorted_records.h"
+#include "data/provenance/file_hashes.h"
+#include "data/provenance/origins.h"
 
 namespace kintsugi {
 namespace {
@@ -260,8 +263,15 @@ class PackedFile {
     pack(true);
     file_.publish();
   }
+  std::uint64_t bytes() const { return bytes_; }
+  std::string checksum() const { return hex64(hash_.digest()); }
 
  private:
+  void append(const char* block, std::size_t bytes) {
+    file_.write(block, bytes);
+    hash_.update(block, bytes);
+    bytes_ += bytes;
+  }
   void pack(bool end) {
     if (zstd_)
       pack_zstd(end ? ZSTD_e_end : ZSTD_e_continue);
@@ -277,7 +287,7 @@ class PackedFile {
       ZSTD_outBuffer out{block_.data(), block_.size(), 0};
       left = ZSTD_compressStream2(zstd_.get(), &out, &in, directive);
       KINTSUGI_CHECK(ZSTD_isError(left) == 0, "zstd: {}", ZSTD_getErrorName(left));
-      file_.write(block_.data(), out.pos);
+      append(block_.data(), out.pos);
     } while (directive == ZSTD_e_end ? left > 0 : in.pos < in.size);
   }
 
@@ -292,7 +302,7 @@ class PackedFile {
         deflate_.next_out = reinterpret_cast<Bytef*>(block_.data());
         deflate_.avail_out = static_cast<uInt>(block_.size());
         deflate(&deflate_, rest.empty() ? flush : Z_NO_FLUSH);
-        file_.write(block_.data(), block_.size() - deflate_.avail_out);
+        append(block_.data(), block_.size() - deflate_.avail_out);
       } while (deflate_.avail_out == 0);
     } while (!rest.empty());
   }
@@ -300,6 +310,8 @@ class PackedFile {
   NewFile file_;
   std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> zstd_;
   z_stream deflate_ = {};
+  StreamHash hash_;
+  std::uint64_t bytes_ = 0;
   std::string text_;
   std::vector<char> block_;
 };
@@ -355,6 +367,8 @@ void remove_duplicates(const DedupDirectory& directory, std::size_t task,
   const auto expected = directory.require(DedupStage::Signatures, task).at("documents");
   TaskDuplicates duplicates(directory, task);
   DedupDocuments documents(options, directory.files_of(task), true);
+  const InputHashes hashes(describe_inputs(directory.files_of(task)));
+  OriginCounter origins(directory.files_of(task), options.url_key);
   fs::remove(directory.kept(task, options.packing == "gz" ? "zst" : "gz"));  // of an earlier job
   PackedFile file(directory.kept(task, options.packing), options.packing == "gz");
   DedupDocuments::Entry entry;
@@ -362,7 +376,9 @@ void remove_duplicates(const DedupDirectory& directory, std::size_t task,
   std::int64_t kept = 0, counted = 0;
   while (documents.next(entry)) {
     const std::uint32_t size = duplicates.size(entry.number);
-    if (!duplicates.is_removed(entry.number)) {
+    const bool removed = duplicates.is_removed(entry.number);
+    origins.count(entry.object, std::ssize(entry.text), removed ? "duplicate" : "");
+    if (!removed) {
       line.clear();
       if (options.cluster_size)
         append_with_size(line, entry.object, size);
@@ -382,12 +398,21 @@ void remove_duplicates(const DedupDirectory& directory, std::size_t task,
         "the inputs of task {} have {} documents, and had {} when their signatures were "
         "computed: start over with --overwrite",
         task, documents.documents(), expected.get<std::int64_t>());
+  while (!hashes.wait_for(0.2))
+    if (progress.stop()) throw DedupStopped();
   file.publish();
   directory.finish(DedupStage::Remove, task,
                    {{"documents", documents.documents()},
                     {"kept", kept},
                     {"packing", options.packing},
-                    {"cluster_size", options.cluster_size}});
+                    {"cluster_size", options.cluster_size},
+                    {"program", fmt::format("{} ({})", program_version(), program_commit())},
+                    {"inputs", json_of(hashes.inputs())},
+                    {"file", directory.kept(task, options.packing).filename().string()},
+                    {"bytes", file.bytes()},
+                    {"xxh3", file.checksum()},
+                    {"sources", json_of(origins.sources())},
+                    {"domains", json_of(origins.domains())}});
 }
 
 }  // namespace kintsugi

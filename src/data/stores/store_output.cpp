@@ -60,6 +60,20 @@ std::int64_t text_bytes(const std::vector<std::shared_ptr<const StoreInfo>>& inf
   return bytes;
 }
 
+// Those of whole stores, in the order of their documents; false: unknown.
+bool append_inputs(const std::vector<std::shared_ptr<const StoreInfo>>& infos,
+                   std::vector<InputFile>& inputs) {
+  for (std::size_t i = 0; i < infos.size(); i += infos[i]->shards.size()) {
+    const StoreInfo& info = *infos[i];
+    if (info.inputs.empty() || info.shards.empty() || info.shards.size() > infos.size() - i)
+      return false;
+    for (std::size_t k = 0; k < info.shards.size(); ++k)
+      if (infos[i + k] != infos[i]) return false;
+    inputs.insert(inputs.end(), info.inputs.begin(), info.inputs.end());
+  }
+  return true;
+}
+
 std::string kind_of(const StoreInfo& info) { return info.kind.empty() ? "text" : info.kind; }
 
 // The common tokenizer of all sources; empty if one of them has no PREFIX.json.
@@ -98,6 +112,12 @@ std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
   if (!all_known) return std::nullopt;
   common->bytes = bytes_known ? bytes : 0;
   common->made_from.clear();
+  common->inputs.clear();
+  for (const Source& source : sources)
+    if (!append_inputs(source.infos, common->inputs)) {
+      common->inputs.clear();
+      break;
+    }
   return common;
 }
 
