@@ -98,7 +98,7 @@ void report(const CurateCommand& command, const CurateResult& result, double ela
 void warn_of_sources(const CurateOptions& options) {
   if (options.recipe.sources.empty()) return;
   const auto of_inputs = sources_of_files(options.recipe.sources, options.inputs);
-  for (const DataSource& source : options.recipe.sources)
+  for (const DocumentSource& source : options.recipe.sources)
     if (std::find(of_inputs.begin(), of_inputs.end(), source.name) == of_inputs.end())
       log_warning("the recipe's source {} has none of the inputs", source.name);
   const auto without = std::count(of_inputs.begin(), of_inputs.end(), "");

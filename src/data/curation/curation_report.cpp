@@ -124,7 +124,7 @@ ShardOrigins shard_origins_of(const Json& json) {
 
 Json json_of(const CurationProvenance& provenance) {
   Json sources = Json::array();
-  for (const DataSource& source : provenance.sources) sources.push_back(json_of(source));
+  for (const DocumentSource& source : provenance.sources) sources.push_back(json_of(source));
   return {{"recipe", {{"sha256", sha256_hex(provenance.recipe)}, {"text", provenance.recipe}}},
           {"sources", sources},
           {"inputs", json_of(provenance.inputs)}};

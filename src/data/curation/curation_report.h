@@ -79,7 +79,7 @@ std::string origins_file(const std::string& documents);  // of documents-00000.j
 // What the output does not depend on.
 struct CurationProvenance {
   std::string recipe;  // as it was written
-  std::vector<DataSource> sources;
+  std::vector<DocumentSource> sources;
   std::vector<InputFile> inputs;
 };
 bool is_same(const CurationProvenance& a, const CurationProvenance& b);

@@ -62,9 +62,9 @@ void describe(V& v, RecipeStep& s) {
 struct Recipe {
   std::string text_key = "text", url_key = "url";
   WordMode word_mode = WordMode::Tokens;
-  bool origin = true;               // documents get a member with their file and line
-  std::int64_t examples = 10;       // of removed and changed documents, per rule
-  std::vector<DataSource> sources;  // of the inputs
+  bool origin = true;                   // documents get a member with their file and line
+  std::int64_t examples = 10;           // of removed and changed documents, per rule
+  std::vector<DocumentSource> sources;  // of the inputs
   std::vector<RecipeStep> steps;
 };
 template <class V>

@@ -70,23 +70,23 @@ TextCount text_count_of(const Json& json) {
   return {json.at("documents").get<std::int64_t>(), json.at("bytes").get<std::int64_t>()};
 }
 
-Json json_of(const DataSource& source) {
+Json json_of(const DocumentSource& source) {
   SourceWriter writer;
-  DataSource copy = source;
+  DocumentSource copy = source;
   describe(writer, copy);
   return writer.json;
 }
-DataSource source_of(const Json& json) {
-  DataSource source;
+DocumentSource source_of(const Json& json) {
+  DocumentSource source;
   SourceReader reader{json};
   describe(reader, source);
   return source;
 }
 
-void check_sources(const std::vector<DataSource>& sources, const std::string& where) {
+void check_sources(const std::vector<DocumentSource>& sources, const std::string& where) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    const DataSource& source = sources[i];
+    const DocumentSource& source = sources[i];
     if (source.name.empty()) user_error("{}: sources[{}] has no name", where, i);
     if (!names.insert(source.name).second)
       user_error("{}: two sources have the name {}", where, source.name);
@@ -101,11 +101,11 @@ void check_sources(const std::vector<DataSource>& sources, const std::string& wh
   }
 }
 
-std::vector<std::string> sources_of_files(const std::vector<DataSource>& sources,
+std::vector<std::string> sources_of_files(const std::vector<DocumentSource>& sources,
                                           const std::vector<fs::path>& files) {
   const auto plain = [](const fs::path& path) { return fs::absolute(path).lexically_normal(); };
   std::map<fs::path, std::string> source_of_file;
-  for (const DataSource& source : sources)
+  for (const DocumentSource& source : sources)
     for (const std::string& name : source.files) {
       const auto found = is_pattern(name) ? expand_pattern(name) : std::vector<fs::path>{name};
       for (const fs::path& file : found) source_of_file.try_emplace(plain(file), source.name);

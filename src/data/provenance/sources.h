@@ -29,7 +29,7 @@ inline constexpr EnumWords<6> kEnumWords<SourceKind> = {"unknown", "public", "li
                                                         "crawled", "user",   "synthetic"};
 
 // What only people know about where documents come from. Empty: unknown.
-struct DataSource {
+struct DocumentSource {
   std::string name;
   std::vector<std::string> files;  // names or patterns; the first source with a file has it
   SourceKind kind = SourceKind::Unknown;
@@ -38,7 +38,7 @@ struct DataSource {
   std::vector<std::string> languages;
 };
 template <class V>
-void describe(V& v, DataSource& s) {
+void describe(V& v, DocumentSource& s) {
   v("name", s.name);
   v("files", s.files);
   v("kind", s.kind);
@@ -50,13 +50,13 @@ void describe(V& v, DataSource& s) {
   v("date", s.date);
   v("languages", s.languages);
 }
-nlohmann::ordered_json json_of(const DataSource& source);
-DataSource source_of(const nlohmann::ordered_json& json);
+nlohmann::ordered_json json_of(const DocumentSource& source);
+DocumentSource source_of(const nlohmann::ordered_json& json);
 
 // UserError if a source has no name or no files, if two have one name, or a date is none.
-void check_sources(const std::vector<DataSource>& sources, const std::string& where);
+void check_sources(const std::vector<DocumentSource>& sources, const std::string& where);
 // The name of the source of each file; "" for files that no source has.
-std::vector<std::string> sources_of_files(const std::vector<DataSource>& sources,
+std::vector<std::string> sources_of_files(const std::vector<DocumentSource>& sources,
                                           const std::vector<std::filesystem::path>& files);
 // The last day, month or year of a date of collection.
 std::string_view last_date(std::string_view date);

@@ -228,7 +228,7 @@ std::optional<DocumentTracer::Place> DocumentTracer::origin_of(const Place& cura
     for (const InputFile& input : record.provenance.inputs) {
       if (input.file != origin.file) continue;
       Place place = at_line(input.path, origin.line, text_key);
-      for (const DataSource& source : record.provenance.sources)
+      for (const DocumentSource& source : record.provenance.sources)
         if (source.name == input.source) trace.records.back().source = source;
       return place;
     }
@@ -246,7 +246,7 @@ void DocumentTracer::add(const Place& place, DocumentTrace& trace) const {
 void DocumentTracer::follow(Place place, const std::string& text_key, DocumentTrace& trace) {
   for (std::size_t steps = 0; steps < kMostSteps; ++steps) {
     place.file = plain(place.file);
-    std::optional<DataSource> source;
+    std::optional<DocumentSource> source;
     if (!trace.records.empty()) source = std::exchange(trace.records.back().source, {});
     add(place, trace);
     trace.records.back().source = source;

@@ -21,7 +21,7 @@ struct TracedRecord {
   std::uint64_t line = 0;  // 0: the whole file
   std::string text;
   DocumentLabels labels;
-  std::optional<DataSource> source = {};  // of an original record
+  std::optional<DocumentSource> source = {};  // of an original record
 };
 struct DocumentTrace {
   std::vector<TracedRecord> records;  // from the file that was tokenized to the original one
