@@ -439,7 +439,7 @@ class Job {
     file_.reset();
     const ShardOrigins origins = std::exchange(journal_.open_shard, {});
     if (shard.text.documents > 0 || journal_.shards.size() == 1)
-      return write_shard_origins(temporary(origins_file(shard.file)), shard.file, origins);
+      return write_shard_origins(temporary(origins_file(shard.file)), origins);
     fs::remove(temporary(shard.file));
     journal_.shards.pop_back();
   }

@@ -280,9 +280,8 @@ std::string origins_file(const std::string& documents) {
   return "origins" + documents.substr(number, end - number) + ".json";
 }
 
-void write_shard_origins(const std::filesystem::path& path, const std::string& documents,
-                         const ShardOrigins& origins) {
-  Json json = {{"kintsugi_origins", kVersion}, {"documents", documents}};
+void write_shard_origins(const std::filesystem::path& path, const ShardOrigins& origins) {
+  Json json = {{"kintsugi_origins", kVersion}};
   json.update(json_of(origins));
   write_file_atomically(path, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -291,9 +290,7 @@ ShardOrigins read_shard_origins(const std::filesystem::path& documents) {
   const auto path = documents.parent_path() / origins_file(documents.filename().string());
   try {
     const Json json = Json::parse(read_text_file(path));
-    if (json.at("kintsugi_origins").get<int>() == kVersion &&
-        json.at("documents").get<std::string>() == documents.filename().string())
-      return shard_origins_of(json);
+    if (json.at("kintsugi_origins").get<int>() == kVersion) return shard_origins_of(json);
   } catch (const nlohmann::json::exception&) {
   }
   user_error("{} is damaged: it does not say where {} comes from; copy it again", path.string(),

@@ -70,8 +70,7 @@ struct ShardOrigins {
   CountsByName inputs;   // by file
   CountsByName domains;  // by the registered domain of their addresses
 };
-void write_shard_origins(const std::filesystem::path& path, const std::string& documents,
-                         const ShardOrigins& origins);
+void write_shard_origins(const std::filesystem::path& path, const ShardOrigins& origins);
 // Of the file of documents. UserError if the file is missing or damaged.
 ShardOrigins read_shard_origins(const std::filesystem::path& documents);
 std::string origins_file(const std::string& documents);  // of documents-00000.jsonl.zst

@@ -83,14 +83,15 @@ DocumentSource source_of(const Json& json) {
   return source;
 }
 
-void check_sources(const std::vector<DocumentSource>& sources, const std::string& where) {
+void check_sources(const std::vector<DocumentSource>& sources, const std::string& where,
+                   bool need_files) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const DocumentSource& source = sources[i];
     if (source.name.empty()) user_error("{}: sources[{}] has no name", where, i);
     if (!names.insert(source.name).second)
       user_error("{}: two sources have the name {}", where, source.name);
-    if (source.files.empty())
+    if (need_files && source.files.empty())
       user_error("{}: the source {} has no files: give names or patterns of its inputs", where,
                  source.name);
     if (!source.date.empty() && !is_date_or_interval(source.date))

@@ -53,8 +53,10 @@ void describe(V& v, DocumentSource& s) {
 nlohmann::ordered_json json_of(const DocumentSource& source);
 DocumentSource source_of(const nlohmann::ordered_json& json);
 
-// UserError if a source has no name or no files, if two have one name, or a date is none.
-void check_sources(const std::vector<DocumentSource>& sources, const std::string& where);
+// UserError if a source has no name or, where they are needed, no files, if two have one name, or
+// a date is none.
+void check_sources(const std::vector<DocumentSource>& sources, const std::string& where,
+                   bool need_files = true);
 // The name of the source of each file; "" for files that no source has.
 std::vector<std::string> sources_of_files(const std::vector<DocumentSource>& sources,
                                           const std::vector<std::filesystem::path>& files);
