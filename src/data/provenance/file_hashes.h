@@ -17,11 +17,11 @@ namespace kintsugi {
 
 // An input of a stage, as it was when the stage read it.
 struct InputFile {
-  std::string file;  // as in the origin of a document
-  std::string path;  // absolute
+  std::string file = {};  // as in the origin of a document
+  std::string path = {};  // absolute
   std::uint64_t bytes = 0;
-  std::string sha256;
-  std::string source;  // in the recipe; "": none
+  std::string sha256 = {};
+  std::string source = {};  // in the recipe; "": none
   // Of a token store: the documents that came from it, and where their texts are.
   std::int64_t documents = 0;
   std::string text_key = "text", prompt_key = {};

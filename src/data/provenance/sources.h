@@ -30,12 +30,13 @@ inline constexpr EnumWords<6> kEnumWords<SourceKind> = {"unknown", "public", "li
 
 // What only people know about where documents come from. Empty: unknown.
 struct DocumentSource {
-  std::string name;
-  std::vector<std::string> files;  // names or patterns; the first source with a file has it
+  std::string name = {};
+  std::vector<std::string> files = {};  // names or patterns; the first source with a file has it
   SourceKind kind = SourceKind::Unknown;
-  std::string license, url, version, creator, description;
-  std::string date;  // of collection: 2026-05-01, 2026-05 or 2026, or two of them: 2025/2026-05
-  std::vector<std::string> languages;
+  std::string license = {}, url = {}, version = {}, creator = {}, description = {};
+  std::string date =
+      {};  // of collection: 2026-05-01, 2026-05 or 2026, or two of them: 2025/2026-05
+  std::vector<std::string> languages = {};
 };
 template <class V>
 void describe(V& v, DocumentSource& s) {
