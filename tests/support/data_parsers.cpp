@@ -358,15 +358,18 @@ FileParser store_info() {
       .kind = "classification",
       .labels = {"no", "yes"},
       .longest = 120,
-      .made_from = R"({"inputs": [{"path": "a.jsonl", "bytes": 12}], "type": "uint16"})",
-      .inputs = {{.file = "a", .path = "/x/a", .bytes = 12, .sha256 = "ab", .documents = 3}}};
+      .made_from = R"({"inputs": [{"path": "a.jsonl", "bytes": 12}], "type": "uint16"})"};
+  info.made_from = with_inputs(
+      info.made_from, {{.file = "a", .path = "/x/a", .bytes = 12, .sha256 = "ab", .documents = 3}});
   write_store_info(scratch / "s", info);
   return {.name = "store-info",
           .samples = {files_in(scratch.path())},
           .damaged = {},
           .read = [](const fs::path& directory) {
             const auto read = read_store_info(directory / "s");
-            if (read) identity_difference(read->made_from, read->made_from);
+            if (!read) return;
+            identity_difference(read->made_from, read->made_from);
+            inputs_in(read->made_from, "s");
           }};
 }
 

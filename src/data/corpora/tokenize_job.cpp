@@ -299,8 +299,7 @@ class Job {
     info.tokens = journal_.counts.tokens;
     info.documents = journal_.counts.documents;
     info.shards = journal_.shards;
-    info.made_from = journal_.made_from;
-    info.inputs = journal_.inputs;
+    info.made_from = with_inputs(journal_.made_from, journal_.inputs);
     write_store_info(prefix_, info);
     for (const fs::path& leftover : store_files(prefix_, true)) fs::remove(leftover);
     const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");

@@ -9,6 +9,7 @@
 
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_pipeline.h"
+#include "data/provenance/file_hashes.h"
 #include "data/stores/token_store.h"
 #include "data/stores/token_writer.h"
 #include "data/tokenizers/tokenizer.h"

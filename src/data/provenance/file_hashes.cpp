@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20, kMostThreads = 4;
+constexpr const char* kInputs = "input_files";
 
 }  // namespace
 
@@ -50,6 +51,22 @@ std::vector<InputFile> input_files_of(const Json& json) {
                       .text_key = one.value("text_key", "text"),
                       .prompt_key = one.value("prompt_key", "")});
   return inputs;
+}
+
+std::vector<InputFile> inputs_in(const std::string& made_from, const std::string& store) {
+  try {
+    const Json json = Json::parse(made_from.empty() ? "{}" : made_from);
+    return json.contains(kInputs) ? input_files_of(json.at(kInputs)) : std::vector<InputFile>();
+  } catch (const nlohmann::json::exception& error) {
+    user_error("{}.json does not say which files the store was made from ({}): restore it", store,
+               error.what());
+  }
+}
+
+std::string with_inputs(const std::string& made_from, const std::vector<InputFile>& inputs) {
+  Json json = Json::parse(made_from.empty() ? "{}" : made_from);
+  json[kInputs] = json_of(inputs);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::vector<InputFile> describe_inputs(const std::vector<fs::path>& inputs) {

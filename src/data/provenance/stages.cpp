@@ -260,9 +260,9 @@ class HistoryReader {
       stage.how = info->tokenizer_description;
       stage.tokens = info->tokens;
       stage.out = {info->documents, info->bytes};
-      stage.inputs = info->inputs;
+      stage.inputs = inputs_in(info->made_from, prefix.string());
       name_sources(stage.inputs);
-      if (info->inputs.empty()) stage.unknown.push_back("which files the store was made from");
+      if (stage.inputs.empty()) stage.unknown.push_back("which files the store was made from");
       for (const StoreInfo::Shard& shard : info->shards) {
         const fs::path name = info->shards.size() == 1 ? prefix : prefix.parent_path() / shard.name;
         add(name, ".bin", shard.bin);

@@ -111,10 +111,14 @@ struct DocumentTracer::DedupCursor {
 DocumentTracer::DocumentTracer() = default;
 DocumentTracer::~DocumentTracer() = default;
 
-const StoreInfo* DocumentTracer::info_of(const TokenShard& shard) {
-  const auto [found, is_new] = infos_.try_emplace(shard.name());
-  if (is_new) found->second = read_store_info(shard.name());
-  return found->second ? &*found->second : nullptr;
+const DocumentTracer::KnownStore& DocumentTracer::store_of(const TokenShard& shard) {
+  const auto [found, is_new] = stores_.try_emplace(shard.name());
+  if (!is_new) return found->second;
+  if (auto info = read_store_info(shard.name())) {
+    found->second.inputs = inputs_in(info->made_from, shard.name());
+    found->second.info = std::move(*info);
+  }
+  return found->second;
 }
 
 // The documents of the shards before this one.
@@ -133,32 +137,28 @@ std::int64_t DocumentTracer::documents_before(const TokenShard& shard,
 
 DocumentTrace DocumentTracer::trace(const TokenShard& shard, std::int64_t document) {
   DocumentTrace trace;
-  const StoreInfo* const info = shard.is_text() ? nullptr : info_of(shard);
-  if (shard.is_text()) {
-    add({.file = shard.name(), .text = whole_text(shard.name()), .object = {}}, trace);
-    return trace;
-  }
-  if (info == nullptr || info->inputs.empty()) {
-    trace.problem = fmt::format(
-        "{} does not say which files it was made from: tokenize them again with this version",
-        shard.name());
-    return trace;
-  }
   try {
-    std::int64_t number = documents_before(shard, *info) + document;
-    for (const InputFile& input : info->inputs) {
-      if (number < input.documents) {
-        follow(in_input(input, number), input.text_key, trace);
-        return trace;
-      }
-      number -= input.documents;
-    }
-    trace.problem =
-        fmt::format("the .json file of {} accounts for fewer documents than it has", shard.name());
+    find(shard, document, trace);
   } catch (const UserError& error) {  // the other documents may be found
     trace.problem = error.what();
   }
   return trace;
+}
+
+void DocumentTracer::find(const TokenShard& shard, std::int64_t document, DocumentTrace& trace) {
+  if (shard.is_text())
+    return add({.file = shard.name(), .text = whole_text(shard.name()), .object = {}}, trace);
+  const KnownStore& store = store_of(shard);
+  if (store.inputs.empty())
+    user_error(
+        "{} does not say which files it was made from: tokenize them again with this version",
+        shard.name());
+  std::int64_t number = documents_before(shard, store.info) + document;
+  for (const InputFile& input : store.inputs) {
+    if (number < input.documents) return follow(in_input(input, number), input.text_key, trace);
+    number -= input.documents;
+  }
+  user_error("the .json file of {} accounts for fewer documents than it has", shard.name());
 }
 
 DocumentTracer::Place DocumentTracer::in_input(const InputFile& input, std::int64_t document) {

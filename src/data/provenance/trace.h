@@ -48,8 +48,14 @@ class DocumentTracer {
   struct Cursor;
   struct DedupCursor;
 
-  const StoreInfo* info_of(const TokenShard& shard);
+  // What the .json file of a store says; no inputs: there is none, or it is of an older version.
+  struct KnownStore {
+    StoreInfo info = {};
+    std::vector<InputFile> inputs = {};
+  };
+  const KnownStore& store_of(const TokenShard& shard);
   std::int64_t documents_before(const TokenShard& shard, const StoreInfo& info) const;
+  void find(const TokenShard& shard, std::int64_t document, DocumentTrace& trace);
   Place in_input(const InputFile& input, std::int64_t document);
   Place at_line(const std::string& file, std::uint64_t line, const std::string& text_key);
   Place before_dedup(const std::filesystem::path& directory, const Place& kept);
@@ -58,7 +64,7 @@ class DocumentTracer {
                                  DocumentTrace& trace);
   void add(const Place& place, DocumentTrace& trace) const;
 
-  std::map<std::string, std::optional<StoreInfo>> infos_;
+  std::map<std::string, KnownStore> stores_;  // by shard
   std::map<std::string, std::unique_ptr<Cursor>> cursors_;
   std::map<std::string, std::unique_ptr<DedupCursor>> dedups_;
   std::map<std::string, std::vector<CurationRecord>> curations_;  // by directory

@@ -37,7 +37,6 @@ StoreInfo info_of(const Json& json) {
   info.labels = json.value("labels", std::vector<std::string>());
   info.longest = json.value("longest", std::int64_t{0});
   if (json.contains("made_from")) info.made_from = json.at("made_from").dump();
-  if (json.contains("inputs")) info.inputs = input_files_of(json.at("inputs"));
   info.chat_format = json.value("chat_format", "");
   // Stores of older versions name the format only among the options of the job.
   if (info.chat_format.empty() && !info.made_from.empty() && json.at("made_from").is_object())
@@ -231,7 +230,6 @@ void write_store_info(const std::filesystem::path& prefix, const StoreInfo& info
   if (!info.labels.empty()) json["labels"] = info.labels;
   if (!info.chat_format.empty()) json["chat_format"] = info.chat_format;
   if (info.longest > 0) json["longest"] = info.longest;
-  if (!info.inputs.empty()) json["inputs"] = json_of(info.inputs);
   if (!info.made_from.empty()) json["made_from"] = Json::parse(info.made_from);
   write_file_atomically(with_ending(prefix, ".json"),
                         json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/file.h"
-#include "data/provenance/file_hashes.h"
 
 namespace kintsugi {
 
@@ -37,7 +36,6 @@ struct StoreInfo {
   std::string chat_format = {};          // of conversations: chatml, …; empty: none, or several
   std::int64_t longest = 0;              // tokens of the longest document; 0: unknown
   std::string made_from;                 // JSON: inputs and options of the job; empty: unknown
-  std::vector<InputFile> inputs = {};    // in the order of the documents; empty: unknown
 };
 
 // Reads PREFIX.json; `prefix` may also be a shard PREFIX-00000. Empty if there is no such file.

@@ -174,9 +174,10 @@ TEST_F(DataHistoryTest, StagesCountBySourceAndDomain) {
   EXPECT_EQ(after.at("alpha").read, sources.at("alpha").kept);
   const auto info = read_store_info(directory_ / "store");
   ASSERT_TRUE(info);
-  ASSERT_EQ(info->inputs.size(), 2u);
-  EXPECT_EQ(info->inputs[0].documents + info->inputs[1].documents, 38);
-  EXPECT_EQ(info->inputs[1].sha256, sha256sum("unique/kept/00001.jsonl.gz"));
+  const std::vector<InputFile> kept = inputs_in(info->made_from, "store");
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[0].documents + kept[1].documents, 38);
+  EXPECT_EQ(kept[1].sha256, sha256sum("unique/kept/00001.jsonl.gz"));
 }
 
 // Every document of every shard, also of a merged store.
@@ -248,7 +249,7 @@ TEST_F(DataHistoryTest, WhereShowsOriginalRecords) {
   succeed("data tokenize --input plain.jsonl --tokenizer bytes --output plain");
   EXPECT_THAT(run_kintsugi("data where plain --document 0").out, HasSubstr("plain.jsonl:1"));
   Json info = Json::parse(content_of("plain.json"));
-  info.erase("inputs");
+  info["made_from"].erase("input_files");
   directory_.write("plain.json", info.dump());
   EXPECT_THAT(run_kintsugi("data where plain --document 0").out, HasSubstr("does not say"));
 }
