@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # From raw texts to an evaluated model: manual pages of three languages and the King James Bible from Debian packages are curated
 # (language, quality, personal data, evaluation tasks), freed from near-duplicates and tokenized; a small model is trained on
-# them for 100 steps and evaluated. About two minutes on two cores. Usage: scripts/curated_run.sh [DIRECTORY], default runs/curated
+# them for 100 steps and evaluated, and a data card says what it was trained on. About two minutes on two cores.
+# Usage: scripts/curated_run.sh [DIRECTORY], default runs/curated
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -14,8 +15,25 @@ cd "${1:-runs/curated}"
 "$kintsugi" data train-language-id --input en=raw/en.jsonl fi=raw/fi.jsonl nl=raw/nl.jsonl pl=raw/pl.jsonl \
   --label-bytes 500kB --output languages.bin --overwrite
 
+# What the packages say of themselves: versions, licences.
+for language in en fi nl pl; do
+  quoted() { sed "s/'/''/g" | paste -sd ',' | sed 's/,/, /g'; }
+  cat << EOF
+  - name: $([ $language = en ] && echo king-james-bible || echo "manual-pages-$language")
+    files: [raw/$language.jsonl]
+    kind: public
+    languages: [$language]
+    version: '$(cut -f 1 raw/$language.packages | quoted)'
+    license: '$(cut -f 2 raw/$language.packages | tr ';' '\n' | sed 's/^ *//' | sed '/^$/d' | sort -u | quoted)'
+    date: $(date -r raw/$language.jsonl +%F)
+    description: texts of Debian packages
+EOF
+done > sources.yaml
+
 # English function words, and those that are frequent in the manual pages.
 cat > recipe.yaml << EOF
+sources:
+$(cat sources.yaml)
 steps:
   - repair:
   - language: {model: languages.bin, keep: [en, fi, nl, pl], threshold: 0.5}
@@ -41,3 +59,6 @@ run: {dir: run}
 EOF
 "$kintsugi" train run.yaml
 "$kintsugi" eval --checkpoint run --tasks "$tasks" --output results
+"$kintsugi" data card run --output card --overwrite --check-inputs \
+  --set name=curated-packages --set description="Manual pages and the King James Bible from Debian packages"
+"$kintsugi" data where run.yaml --step 100 --records > last-step.txt

@@ -40,6 +40,7 @@ void add_data_decode(CLI::App& data);
 void add_data_train_tokenizer(CLI::App& data);
 void add_data_train_language_id(CLI::App& data);
 void add_data_language_id(CLI::App& data);
+void add_data_card(CLI::App& data);
 void add_data_curate(CLI::App& data);
 void add_data_tokenize(CLI::App& data);
 void add_data_prepare_chat(CLI::App& data);

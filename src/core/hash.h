@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,5 +33,18 @@ std::uint32_t crc32c(std::string_view bytes);
 
 // SHA-256 (FIPS 180-4), 64 hexadecimal digits: where a file format asks for it.
 std::string sha256_hex(std::string_view bytes);
+
+// The same hash, computed incrementally; with the processor's instructions for it, if it has some.
+class Sha256 {
+ public:
+  Sha256();
+  void update(const void* data, std::size_t bytes);
+  std::string hex() const;
+
+ private:
+  std::array<std::uint32_t, 8> state_;
+  std::array<unsigned char, 64> block_{};  // the last one, not yet full
+  std::uint64_t bytes_ = 0;
+};
 
 }  // namespace kintsugi

@@ -40,6 +40,26 @@ TEST(Hash, IncrementalHashingGivesTheSameHash) {
   }
 }
 
+// The examples of FIPS 180, whole and in pieces on both sides of a block of 64 bytes.
+TEST(Hash, Sha256IsThatOfTheStandard) {
+  for (const auto& [text, digest] : std::vector<std::pair<std::string, std::string>>{
+           {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+           {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+           {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+           {std::string(1000000, 'a'),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"}}) {
+    EXPECT_EQ(sha256_hex(text), digest);
+    for (const std::size_t chunk : {1, 55, 63, 64, 65, 4096}) {
+      Sha256 stream;
+      for (std::size_t at = 0; at < text.size(); at += chunk)
+        stream.update(text.data() + at, std::min(chunk, text.size() - at));
+      EXPECT_EQ(stream.hex(), digest) << text.size() << " bytes in chunks of " << chunk;
+      EXPECT_EQ(stream.hex(), digest) << "hex() does not change the state";
+    }
+  }
+}
+
 TEST(Hash, EveryByteAndTheSeedCount) {
   auto bytes = random_bytes(300);
   std::set<std::uint64_t> hashes = {hash64(bytes.data(), bytes.size())};

@@ -15,12 +15,14 @@
 #include "data/corpora/corpus_journal.h"
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_job.h"
+#include "data/curation/curate_job.h"
 #include "data/curation/curation_report.h"
 #include "data/curation/language_id.h"
 #include "data/curation/recipe.h"
 #include "data/curation/text_filters.h"
 #include "data/dedup/dedup_directory.h"
 #include "data/explore/explored_directory.h"
+#include "data/provenance/card.h"
 #include "data/sampling/packing_index.h"
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
@@ -358,13 +360,17 @@ FileParser store_info() {
       .labels = {"no", "yes"},
       .longest = 120,
       .made_from = R"({"inputs": [{"path": "a.jsonl", "bytes": 12}], "type": "uint16"})"};
+  info.made_from = with_inputs(
+      info.made_from, {{.file = "a", .path = "/x/a", .bytes = 12, .sha256 = "ab", .documents = 3}});
   write_store_info(scratch / "s", info);
   return {.name = "store-info",
           .samples = {files_in(scratch.path())},
           .damaged = {},
           .read = [](const fs::path& directory) {
             const auto read = read_store_info(directory / "s");
-            if (read) identity_difference(read->made_from, read->made_from);
+            if (!read) return;
+            identity_difference(read->made_from, read->made_from);
+            inputs_in(read->made_from, "s");
           }};
 }
 
@@ -401,6 +407,14 @@ std::string curation_record() {
   record.report.examples.add({.order = 1, .rule = "urls.domain", .before = "text"}, 3);
   record.shards.push_back({"documents-00000.jsonl.zst", {2, 80}, 70, "0123456789abcdef"});
   record.skipped.push_back({.file = "a.jsonl", .end = 7, .reason = "damaged", .documents = 1});
+  record.report.sources["web"].removed["urls.domain"]["fi"] = {1, 20};
+  record.report.sources["web"].notes["personal_data.email"] = 3;
+  record.provenance.recipe = "steps:\n  - urls:\n";
+  record.provenance.sources.push_back(
+      {.name = "web", .files = {"a*"}, .kind = SourceKind::Crawled, .date = "2025/2026-05"});
+  record.provenance.inputs.push_back(
+      {.file = "a.jsonl", .path = "/x/a.jsonl", .bytes = 12, .sha256 = "ab", .source = "web"});
+  record.open_shard.domains["example.org"] = {2, 80};
   write_curation_record(scratch / "c.json", record);
   return content_of(scratch / "c.json");
 }
@@ -409,6 +423,8 @@ std::string curation_record() {
 FileParser curation() {
   return {.name = "curation",
           .samples = {{{"recipe.yaml",
+                        "sources:\n  - {name: a, files: [b*], kind: public, date: 2026-05, "
+                        "languages: [fi]}\n"
                         "steps:\n  - repair: {mojibake: false}\n  - sample: {keep: "
                         "0.5, languages: {fi: 2}}\n  - gopher_quality:\n"}},
                       {{"curation.json", curation_record()}}},
@@ -579,6 +595,54 @@ FileParser dedup_files(const std::string& parser_name, DedupBy by) {
   return parser;
 }
 
+// The files that a data card is made from. "+" is for "/".
+FileParser data_history() {
+  const TemporaryDirectory scratch;
+  for (const char* name : {"0.jsonl", "1.jsonl"})
+    scratch.write(name, R"({"text": "a b c d e f", "url": "http://x.fi/1", "language": "fi"}
+{"text": "g h i j k", "url": "http://y.fi"}
+)");
+  CurateOptions curation;
+  curation.recipe_text = "sources: [{name: a, files: ['0*']}]\nsteps:\n  - repair:\n";
+  curation.recipe = read_recipe(curation.recipe_text, "r");
+  curation.recipe.sources[0].files = {scratch / "0.jsonl"};
+  curation.inputs = {scratch / "0.jsonl", scratch / "1.jsonl"};
+  curation.output = scratch / "curated";
+  curation.compression = CorpusCompression::None;
+  curation.threads = 1;
+  curate(curation, [](const CurateProgress&) { return true; });
+  DedupOptions dedup = small_dedup(scratch.path());
+  dedup.inputs = {scratch / "curated/documents-00000.jsonl"};
+  run_dedup(dedup);
+  FileParser::Files files = {{"details.yaml", "name: a\nsources: [{name: b, license: c}]\n"}};
+  for (const char* name :
+       {"curated/curation.json", "curated/origins-00000.json", "curated/documents-00000.jsonl",
+        "out/dedup.json", "out/kept/00000.json", "out/kept/00000.jsonl.zst"}) {
+    std::string flat = name;
+    std::replace(flat.begin(), flat.end(), '/', '+');
+    files[flat] = content_of(scratch / name);
+  }
+  return {.name = "data-history", .samples = {files}, .damaged = {}, .read = [](const fs::path& d) {
+            for (const char* folder : {"curated", "out"}) fs::remove_all(d / folder);
+            fs::create_directories(d / "out/kept");
+            fs::create_directories(d / "curated");
+            for (const auto& entry : fs::directory_iterator(d)) {
+              std::string name = entry.path().filename();
+              if (name.find('+') == std::string::npos) continue;
+              std::replace(name.begin(), name.end(), '+', '/');
+              fs::copy_file(entry.path(), d / name);
+            }
+            CardDetails details =
+                read_card_details(content_of(d / "details.yaml"), "details.yaml", {});
+            DataHistory history = read_history({d / "out", d / "curated"}, details.sources);
+            if (!check_outputs(history, {}).empty()) user_error("damaged");
+            const DataCard card = make_card(std::move(details), std::move(history), d / "card");
+            croissant(card);
+            card_page(card);
+            domains_csv(card);
+          }};
+}
+
 FileParser web_archive() {
   std::string plain, packed;
   for (int i = 0; i < 5; ++i) {
@@ -675,6 +739,7 @@ std::vector<FileParser> data_parsers() {
       language_model(),
       dedup_files("dedup", DedupBy::Words),
       dedup_files("dedup-substrings", DedupBy::Substrings),
+      data_history(),
       curation(),
       explored(),
       packing_index(),

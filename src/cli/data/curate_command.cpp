@@ -74,13 +74,31 @@ void report(const CurateCommand& command, const CurateResult& result, double ela
   if (kept.documents == 0) log_warning("no document was kept");
 }
 
+// Of sources without an input, and of inputs without a source.
+void warn_of_sources(const CurateOptions& options) {
+  if (options.recipe.sources.empty()) return;
+  const auto of_inputs = sources_of_files(options.recipe.sources, options.inputs);
+  for (const DocumentSource& source : options.recipe.sources)
+    if (std::find(of_inputs.begin(), of_inputs.end(), source.name) == of_inputs.end())
+      log_warning("the recipe's source {} has none of the inputs", source.name);
+  const auto without = std::count(of_inputs.begin(), of_inputs.end(), "");
+  if (without > 0)
+    log_warning("{} of no source, the first: {}", format_number(without, "input"),
+                options
+                    .inputs[static_cast<std::size_t>(
+                        std::find(of_inputs.begin(), of_inputs.end(), "") - of_inputs.begin())]
+                    .string());
+}
+
 void run_curate(CurateCommand& command) {
   CurateOptions& options = command.options;
-  options.recipe = read_recipe(read_text_file(command.recipe), command.recipe);
+  options.recipe_text = read_text_file(command.recipe);
+  options.recipe = read_recipe(options.recipe_text, command.recipe);
   options.sources = {.read_tasks = read_task_samples, .open_classifier = open_classifier};
   for (RecipeStep& step : options.recipe.steps)
     if (step.classify) step.classify->model = model_directory(step.classify->model).string();
   options.inputs = inputs_for(command.inputs, command.units);
+  if (command.units.empty()) warn_of_sources(options);
   options.output = command.output;
   options.shard_bytes = parse_bytes(command.shard_size);
   options.save_every_s = parse_duration_s(command.save_every);

@@ -123,6 +123,7 @@ void add_data_command(CLI::App& app) {
   add_data_language_id(*data);
   add_data_prepare_chat(*data);
   add_data_inspect(*data);
+  add_data_card(*data);
   add_data_verify(*data);
   add_data_merge(*data);
   add_data_where(*data);

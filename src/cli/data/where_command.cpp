@@ -10,6 +10,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "core/error.h"
+#include "core/table.h"
+#include "data/provenance/trace.h"
 #include "train/run_data.h"
 #include "train/run_history.h"
 
@@ -47,8 +49,10 @@ struct WhereArguments {
   std::vector<std::string> overrides;
   std::optional<std::int64_t> step, sample;
   std::string stage;
-  bool json = false;
+  std::optional<std::int64_t> token, document;
+  bool records = false, json = false;
 };
+constexpr std::size_t kShownText = 2000;  // bytes of an original record
 
 // The samples [first, end) of a stage.
 struct Asked {
@@ -118,20 +122,54 @@ RunData open_data(const LineageStage& stage, RunConfig& config) {
 
 nlohmann::ordered_json sample_json(const LineageStage& stage, std::int64_t sample,
                                    const std::string& source, std::int64_t epoch,
-                                   const std::vector<DocumentRange>& documents) {
+                                   const std::vector<DocumentRange>& documents,
+                                   DocumentTracer* tracer) {
   nlohmann::ordered_json json = {{"sample", sample}, {"source", source}, {"epoch", epoch}};
   json["run"] = stage.run;
   json["stage"] = stage.name;
-  for (const DocumentRange& range : documents)
+  for (const DocumentRange& range : documents) {
     json["documents"].push_back({{"shard", range.shard->name()},
                                  {"first_token", range.token},
                                  {"tokens", range.count},
                                  {"document", range.document},
                                  {"offset", range.offset}});
+    if (tracer != nullptr)
+      json["documents"].back()["origin"] = json_of(tracer->trace(*range.shard, range.document));
+  }
   return json;
 }
 
+// The document of a store, or the one that a token of it belongs to, counted over all shards.
+void show_document(const WhereArguments& arguments) {
+  if (arguments.token.has_value() == arguments.document.has_value())
+    user_error("of a token store, give --token or --document");
+  const auto shards = open_token_store(arguments.config);
+  std::int64_t number = arguments.token ? *arguments.token : *arguments.document;
+  for (const TokenShard& shard : shards) {
+    const std::int64_t count = arguments.token ? shard.tokens() : shard.documents();
+    if (number >= count) {
+      number -= count;
+      continue;
+    }
+    const std::int64_t document = arguments.token ? shard.document_of(number) : number;
+    const std::int64_t begin = shard.document_begin(document);
+    const DocumentTrace trace = DocumentTracer().trace(shard, document);
+    const std::int64_t tokens = shard.document_begin(document + 1) - begin;
+    if (arguments.json)
+      return fmt::print("{}", json_lines({{"shard", shard.name()},
+                                          {"document", document},
+                                          {"first_token", begin},
+                                          {"tokens", tokens},
+                                          {"origin", json_of(trace)}}));
+    return fmt::print("{} document {}: tokens {} to {}\n{}", shard.name(), document, begin,
+                      begin + tokens - 1, to_string(trace, kShownText));
+  }
+  user_error("{} has fewer {}", arguments.config,
+             arguments.token ? "tokens than --token" : "documents than --document");
+}
+
 void show(const WhereArguments& arguments) {
+  if (arguments.token || arguments.document) return show_document(arguments);
   const auto stages = lineage_of(load_run_config(arguments.config, arguments.overrides));
   const Asked asked = find_samples(arguments, stages);
   RunConfig config = asked.stage.config();
@@ -139,21 +177,27 @@ void show(const WhereArguments& arguments) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   if (stages.size() > 1 && !arguments.json) fmt::print("{}\n", asked.stage.description());
   std::vector<TokenRange> ranges;
+  std::optional<DocumentTracer> tracer;
+  if (arguments.records) tracer.emplace();
   for (std::int64_t k = asked.first; k < asked.end; ++k) {
     ranges.clear();
     const SampleOrder::Origin origin = data.order().locate(k, ranges);
     const auto documents = documents_of(ranges);
     const std::string& name = data.sources()[origin.source].name;
     if (arguments.json) {
-      all.push_back(sample_json(asked.stage, k, name, origin.epoch, documents));
+      all.push_back(
+          sample_json(asked.stage, k, name, origin.epoch, documents, tracer ? &*tracer : nullptr));
       continue;
     }
     fmt::print("sample {}: {}, epoch {}\n", k, name, origin.epoch);
-    for (const DocumentRange& range : documents)
+    for (const DocumentRange& range : documents) {
       fmt::print("  {} token {}, {} tokens: document {} from its token {}\n", range.shard->name(),
                  range.token, range.count, range.document, range.offset);
+      if (tracer)
+        fmt::print("{}", to_string(tracer->trace(*range.shard, range.document), kShownText));
+    }
   }
-  if (arguments.json) fmt::print("{}\n", all.dump(2));
+  if (arguments.json) fmt::print("{}", json_lines(all));
 }
 
 }  // namespace
@@ -161,9 +205,12 @@ void show(const WhereArguments& arguments) {
 void add_data_where(CLI::App& data) {
   const auto arguments = std::make_shared<WhereArguments>();
   CLI::App* command =
-      data.add_subcommand("where", "Show which documents the samples of a training step come from");
+      data.add_subcommand("where",
+                          "Show which documents the samples of a training step come from, back to "
+                          "the original records");
   const AddOption add(*command);
-  add("config", arguments->config, "Configuration of the run", kRequired);
+  add("config", arguments->config,
+      "Configuration of the run; with --token or --document a token store", kRequired);
   add("--step", arguments->step,
       "The step, counted from 1 as in metrics.jsonl, over all stages of the run and of the runs "
       "that it continues (run.from)",
@@ -172,6 +219,17 @@ void add_data_where(CLI::App& data) {
       whole_number(at_least(0)));
   add("--stage", arguments->stage,
       "With --sample: name or number of the stage, if there are several");
+  CLI::Option* token =
+      add("--token", arguments->token, "Of a token store: the original record of this token",
+          whole_number(at_least(0)));
+  CLI::Option* document = add("--document", arguments->document,
+                              "Of a token store: that of this document", whole_number(at_least(0)));
+  for (CLI::Option* option : {token, document})
+    for (const char* other : {"--step", "--sample", "--stage"})
+      option->excludes(command->get_option(other));
+  add("--records", arguments->records,
+      "Follow each document back to the file and line where it was first: through tokenization, "
+      "deduplication and curation; with its text, address, source and licence");
   add("--set", arguments->overrides, "Override a value: --set run.seed=2 (repeatable)",
       TypeName{"KEY=VALUE"}, kRepeatable);
   add("--json", arguments->json, "Print JSON");
@@ -184,6 +242,8 @@ void add_data_where(CLI::App& data) {
       "\n"
       "Examples:\n"
       "  kintsugi data where runs/demo/config.yaml --step 1234\n"
+      "  kintsugi data where runs/demo/config.yaml --step 1234 --records\n"
+      "  kintsugi data where tokens/fi --token 1000000\n"
       "  kintsugi data where runs/demo/config.yaml --stage anneal --sample 0");
   command->callback([arguments] { show(*arguments); });
 }

@@ -42,6 +42,7 @@ Json json_of(const TokenizeJournal& journal) {
             {"documents", journal.writer.documents},
             {"open_tokens", journal.writer.open_tokens}}},
           {"shards", shards},
+          {"inputs", json_of(journal.inputs)},
           {"made_from", Json::parse(journal.made_from)}};
 }
 
@@ -63,6 +64,7 @@ TokenizeJournal journal_of(const Json& json) {
   for (const Json& shard : json.at("shards"))
     journal.shards.push_back({shard.at(0).get<std::string>(), shard.at(1).get<std::string>(),
                               shard.at(2).get<std::string>(), shard.at(3).get<std::string>()});
+  if (json.contains("inputs")) journal.inputs = input_files_of(json["inputs"]);
   journal.made_from = json.at("made_from").dump();
   return journal;
 }
@@ -164,6 +166,11 @@ class Job {
     }
     for (const fs::path& leftover : store_files(prefix_, true)) fs::remove(leftover);
     journal_.made_from = identity;
+    journal_.inputs = describe_inputs(options_.inputs);
+    for (InputFile& input : journal_.inputs) {
+      input.text_key = options_.format.text_key;
+      input.prompt_key = options_.format.prompt_key;
+    }
     return true;
   }
 
@@ -177,6 +184,7 @@ class Job {
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency())),
         .batch_bytes = options_.batch_bytes};
     open_writer(journal_.writer);
+    hashes_.emplace(journal_.inputs);
     TokenizePipeline pipeline(options_.inputs, tokenizer_, pipeline_options, journal_.position);
     auto saved = Clock::now();
     EncodedBatch batch;
@@ -193,6 +201,12 @@ class Job {
       }
       if (!keep_going) return;
     }
+    while (!hashes_->wait_for(0.2)) {
+      if (progress(result_.progress)) continue;
+      result_.state = TokenizeResult::State::Stopped;
+      return save();
+    }
+    keep_hashes();
     if (const std::string difference = identity_difference(journal_.made_from, identity());
         !difference.empty())
       user_error("while the inputs were being read, {}: start over with --overwrite", difference);
@@ -221,6 +235,7 @@ class Job {
       if (!record.ends_document) continue;
       writer_->end_document();
       ++journal_.counts.documents;
+      if (batch.end.file < journal_.inputs.size()) ++journal_.inputs[batch.end.file].documents;
       if (options_.shard_bytes > 0 && writer_->bytes() >= options_.shard_bytes) {
         finish_shard();
         open_writer({});
@@ -234,6 +249,13 @@ class Job {
     journal_.skipped.insert(journal_.skipped.end(), batch.skipped.begin(), batch.skipped.end());
     journal_.position = batch.end;
     between_batches_ = true;
+  }
+
+  void keep_hashes() {
+    if (!hashes_) return;
+    const std::vector<InputFile> hashed = hashes_->inputs();
+    for (std::size_t i = 0; i < journal_.inputs.size(); ++i)
+      journal_.inputs[i].sha256 = hashed[i].sha256;
   }
 
   void open_writer(const TokenWriter::State& from) {
@@ -251,6 +273,7 @@ class Job {
   // Syncs the outputs before the journal, which must not refer to data that is not on disk.
   void save() {
     writer_->sync();
+    keep_hashes();
     journal_.writer = writer_->state();
     write_journal(prefix_, journal_);
   }
@@ -276,7 +299,7 @@ class Job {
     info.tokens = journal_.counts.tokens;
     info.documents = journal_.counts.documents;
     info.shards = journal_.shards;
-    info.made_from = journal_.made_from;
+    info.made_from = with_inputs(journal_.made_from, journal_.inputs);
     write_store_info(prefix_, info);
     for (const fs::path& leftover : store_files(prefix_, true)) fs::remove(leftover);
     const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");
@@ -312,6 +335,7 @@ class Job {
   TokenType type_ = TokenType::U16;
   TokenizeJournal journal_;
   std::unique_ptr<TokenWriter> writer_;
+  std::optional<InputHashes> hashes_;
   bool between_batches_ = true;  // counts, position and writer are consistent
   TokenizeResult result_;
 };

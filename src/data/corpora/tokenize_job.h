@@ -9,6 +9,7 @@
 
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_pipeline.h"
+#include "data/provenance/file_hashes.h"
 #include "data/stores/token_store.h"
 #include "data/stores/token_writer.h"
 #include "data/tokenizers/tokenizer.h"
@@ -31,6 +32,7 @@ struct TokenizeJournal {
   std::vector<StoreInfo::Shard> shards;  // finished, with temporary names
   TokenWriter::State writer;             // of the unfinished shard
   bool all_written = false;              // only the renaming is left
+  std::vector<InputFile> inputs = {};    // of older programs: none
 };
 
 std::filesystem::path journal_path(const std::filesystem::path& prefix);

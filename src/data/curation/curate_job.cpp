@@ -35,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 struct CuratedBatch {
   std::string frame;
   TextCount kept;
+  CountsByName domains;  // of kept documents
   CurationReport report;
   std::vector<SkippedInput> skipped;
   InputOffset end;
@@ -64,7 +65,11 @@ std::string_view ending_of(CorpusCompression compression) {
 class Curator {
  public:
   explicit Curator(const CurateOptions& options)
-      : options_(options), steps_(prepare(options.recipe, options.sources)) {}
+      : options_(options), steps_(prepare(options.recipe, options.sources)) {
+    const auto sources = sources_of_files(options.recipe.sources, options.inputs);
+    for (std::size_t i = 0; i < sources.size(); ++i)
+      source_of_file_[options.inputs[i].string()] = sources[i];
+  }
 
   // Each thread has a context of its own.
   std::map<std::string, std::int64_t> facts(std::size_t step) const {
@@ -105,9 +110,12 @@ class Curator {
     const std::string origin =
         batch.objects ? fmt::format("{}:{}", batch.file, entry.line) : batch.file;
     auto& [read, kept] = result.report.inputs[batch.file];
+    SourceCounts& source = result.report.sources[source_of_file_.at(batch.file)];
     read.add(std::ssize(document.text));
+    source.read.add(std::ssize(document.text));
     const TextLength before = length_of(document.text);
-    const std::int64_t copies = copies_after_steps(document, origin, context, result.report);
+    const std::int64_t copies =
+        copies_after_steps(document, origin, context, source, result.report);
     count_lengths(before, document, copies, result.report);
     if (copies == 0) return;
     if (options_.recipe.origin && document.members.find("origin").empty()) {
@@ -115,13 +123,16 @@ class Curator {
       append_json_string(json, origin);
       document.members.set("origin", std::move(json));
     }
+    const std::string domain = registered_domain(document.members.text_of(options_.recipe.url_key));
     const std::size_t begin = lines.size();
     document.append_line(options_.recipe.text_key, lines);
     const std::string line = copies > 1 ? lines.substr(begin) : std::string();
     for (std::int64_t copy = 0; copy < copies; ++copy) {
       if (copy > 0) lines += line;
       kept.add(std::ssize(document.text));
+      source.kept.add(std::ssize(document.text));
       result.kept.add(std::ssize(document.text));
+      if (!domain.empty()) result.domains[domain].add(std::ssize(document.text));
     }
   }
 
@@ -138,7 +149,8 @@ class Curator {
 
   // How often the document is in the output.
   std::int64_t copies_after_steps(CuratedDocument& document, const std::string& origin,
-                                  StepContext& context, CurationReport& report) const {
+                                  StepContext& context, SourceCounts& source,
+                                  CurationReport& report) const {
     std::int64_t copies = 1;
     context.text_changed();
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -156,13 +168,18 @@ class Curator {
         context.notes.clear();
         context.leaks.clear();
         rule = steps_[i].step->apply(document, context);
-        for (const auto& [name, count] : context.notes) counts.notes[std::string(name)] += count;
+        for (const auto& [name, count] : context.notes) {
+          counts.notes[std::string(name)] += count;
+          source.notes[fmt::format("{}.{}", steps_[i].name, name)] += count;
+        }
         for (const StepContext::Leak& leak : context.leaks) add_leak(leak, counts);
       }
       if (with_examples && !steps_[i].sample)
         add_example(i, rule, before, document, origin, report);
       if (!rule.empty()) {
-        counts.removed[std::string(rule)][language_of(document)].add(std::ssize(document.text));
+        const std::string language = language_of(document);
+        counts.removed[std::string(rule)][language].add(std::ssize(document.text));
+        source.removed[std::string(rule)][language].add(std::ssize(document.text));
         return 0;
       }
       counts.out.add(std::ssize(document.text));
@@ -223,12 +240,29 @@ class Curator {
   static constexpr std::size_t kLongestText = std::size_t{1} << 30;
   const CurateOptions& options_;
   const std::vector<PreparedStep> steps_;
+  std::map<std::string, std::string> source_of_file_;
 };
 
 // ---- a unit
 
 bool stops_now(Clock::time_point saved, double save_every_s) {
   return std::chrono::duration<double>(Clock::now() - saved).count() >= save_every_s;
+}
+
+// What the record of a curation says of its recipe and of inputs; the hashes that are known are
+// kept, as the identity of the job says that the inputs are the same.
+CurationProvenance provenance_of(const CurateOptions& options, const std::vector<fs::path>& inputs,
+                                 const std::vector<InputFile>& known) {
+  CurationProvenance now{.recipe = options.recipe_text,
+                         .sources = options.recipe.sources,
+                         .inputs = describe_inputs(inputs)};
+  const auto sources = sources_of_files(now.sources, inputs);
+  for (std::size_t i = 0; i < now.inputs.size(); ++i) {
+    now.inputs[i].source = sources[i];
+    if (i < known.size() && known[i].path == now.inputs[i].path)
+      now.inputs[i].sha256 = known[i].sha256;
+  }
+  return now;
 }
 
 // The documents of some inputs, on their way into files of the directory.
@@ -253,12 +287,18 @@ class Unit {
     for (StepContext& context : contexts)
       processes.emplace_back(
           [&](const CorpusBatch& batch) { return curator.process(batch, context); });
+    hashes_.emplace(journal_.provenance.inputs);
+    journal_.provenance = provenance_of(options_, inputs_, journal_.provenance.inputs);
+    journal_.program.clear();
+    hashes_.emplace(journal_.provenance.inputs);
     if (journal_.shards.empty()) open_shard();
     file_.emplace(directory_.shard(journal_.shards.back()), journal_.shards.back().bytes);
     CorpusPipeline<CuratedBatch> pipeline(inputs_, batches(), std::move(processes),
                                           journal_.position);
     auto saved = Clock::now();
+    std::uint64_t bytes = 0;
     for (CuratedBatch batch; pipeline.next(batch);) {
+      bytes = batch.input_bytes;
       const bool keep_going = progress(batch);
       append(std::move(batch));
       if (!keep_going || stops_now(saved, options_.save_every_s)) {
@@ -271,6 +311,7 @@ class Unit {
       user_error(
           "the inputs have changed while they were being read (size or modification time): start "
           "over with --overwrite");
+    if (!wait_for_hashes(bytes, progress)) return false;
     close_shard();
     for (std::size_t i = 0; i < journal_.report.steps.size(); ++i) {
       journal_.report.steps[i].facts = curator.facts(i);
@@ -281,6 +322,20 @@ class Unit {
   }
 
  private:
+  // `bytes`: of the inputs, for the progress.
+  bool wait_for_hashes(std::uint64_t bytes,
+                       const std::function<bool(const CuratedBatch&)>& progress) {
+    CuratedBatch nothing;
+    nothing.input_bytes = bytes;
+    while (!hashes_->wait_for(0.2)) {
+      if (progress(nothing)) continue;
+      save();
+      return false;
+    }
+    journal_.provenance.inputs = hashes_->inputs();
+    return true;
+  }
+
   BatchOptions batches() const {
     BatchOptions batches{.bytes = options_.batch_bytes};
     batches.records.segment = batches.records.longest_line;  // a plain text is one record
@@ -295,6 +350,9 @@ class Unit {
     shard.bytes = file_->size();
     shard.text.documents += batch.kept.documents;
     shard.text.bytes += batch.kept.bytes;
+    add_counts(journal_.open_shard.domains, batch.domains);
+    for (const auto& [file, counts] : batch.report.inputs)
+      if (counts.second.documents > 0) journal_.open_shard.inputs[file].add(counts.second);
     journal_.report.add(std::move(batch.report),
                         static_cast<std::size_t>(options_.recipe.examples));
     journal_.skipped.insert(journal_.skipped.end(), batch.skipped.begin(), batch.skipped.end());
@@ -319,7 +377,10 @@ class Unit {
     file_->sync();
     shard.hash = file_->hash();
     file_.reset();
-    if (shard.text.documents > 0) return;
+    const ShardOrigins origins = std::exchange(journal_.open_shard, {});
+    if (shard.text.documents > 0)
+      return write_shard_origins(directory_.shard(shard).replace_filename(origins_file(shard.file)),
+                                 origins);
     fs::remove(directory_.shard(shard));
     journal_.shards.pop_back();
   }
@@ -327,6 +388,7 @@ class Unit {
   // Syncs the output before the journal, which must not refer to data that is not on disk.
   void save() {
     file_->sync();
+    if (hashes_) journal_.provenance.inputs = hashes_->inputs();
     directory_.save(number_, journal_);
   }
 
@@ -336,6 +398,7 @@ class Unit {
   const std::vector<fs::path> inputs_;
   CurationRecord journal_;
   std::optional<AppendFile> file_;  // of the last shard
+  std::optional<InputHashes> hashes_;
 };
 
 // ---- the job
@@ -355,14 +418,19 @@ std::vector<fs::path> checked_inputs(const CurateOptions& options) {
   return options.inputs;
 }
 
+// What the recipe says of its sources may be corrected later, but not which inputs they have.
 std::string identity_of(const CurateOptions& options) {
-  const Json json = {{"inputs", inputs_identity(options.inputs)},
-                     {"recipe", to_yaml(options.recipe)},
-                     {"files of the recipe", inputs_identity(files_of(options.recipe))},
-                     {"compression", YamlScalar<CorpusCompression>::format(options.compression)},
-                     {"shard_bytes", options.shard_bytes},
-                     {"batch_bytes", options.batch_bytes},
-                     {"skip_invalid", options.skip_invalid}};
+  Recipe recipe = options.recipe;
+  recipe.sources.clear();
+  const Json json = {
+      {"inputs", inputs_identity(options.inputs)},
+      {"recipe", to_yaml(recipe)},
+      {"sources of the inputs", sources_of_files(options.recipe.sources, options.inputs)},
+      {"files of the recipe", inputs_identity(files_of(options.recipe))},
+      {"compression", YamlScalar<CorpusCompression>::format(options.compression)},
+      {"shard_bytes", options.shard_bytes},
+      {"batch_bytes", options.batch_bytes},
+      {"skip_invalid", options.skip_invalid}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -396,7 +464,7 @@ class Job {
     result_.units = inputs_.size();
     if (!directory_.begin()) {
       result_.state = CurateResult::State::WasComplete;
-      return done(*directory_.finished());
+      return done(with_corrected_sources(*directory_.finished()));
     }
     try {
       write(curator, progress);
@@ -407,7 +475,8 @@ class Job {
     result_.progress.read = result_.report.read();
     result_.progress.kept = result_.report.kept();
     if (result_.state == CurateResult::State::Stopped) return std::move(result_);
-    if (auto record = directory_.merge(most_examples(), ending_of(options_.compression)))
+    if (auto record = directory_.merge(most_examples(), ending_of(options_.compression),
+                                       provenance_of(options_, {}, {})))
       return done(std::move(*record));
     result_.state = CurateResult::State::UnitsLeft;
     return std::move(result_);
@@ -420,6 +489,16 @@ class Job {
     std::uint64_t bytes = 0;
     for (const fs::path& input : inputs_[unit]) bytes += fs::file_size(input);
     return bytes;
+  }
+
+  // What the recipe says of the sources of a finished curation may have been corrected.
+  CurationRecord with_corrected_sources(CurationRecord record) const {
+    CurationProvenance now =
+        provenance_of(options_, options_.inputs, record.provenance.inputs);
+    if (is_same(now, record.provenance)) return record;
+    record.provenance = std::move(now);
+    directory_.replace_report(record);
+    return record;
   }
 
   CurateResult done(CurationRecord record) {

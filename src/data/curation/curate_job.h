@@ -28,6 +28,7 @@ struct CurateOptions {
   std::filesystem::path output;  // DIR
   Recipe recipe;
   StepSources sources = {};
+  std::string recipe_text = {};  // as it was written, for curation.json
   CorpusCompression compression = CorpusCompression::Zstd;
   bool skip_invalid = false;  // skip and count malformed records and damaged parts of the inputs
   int threads = 0;            // 0: one per core

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSettings = "made_from.json";
 constexpr const char* kShard = "documents-";
+constexpr const char* kOrigins = "origins-";
 constexpr const char* kFinished = ".json";
 constexpr const char* kJournal = ".progress.json";
 constexpr const char* kLock = ".lock";
@@ -38,6 +39,10 @@ void require_same(const fs::path& file, const std::string& before, const std::st
         "{} belongs to a job with other settings: {}; start over with --overwrite, or choose "
         "another --output",
         file.string(), difference);
+}
+
+fs::path origins_beside(const fs::path& shard) {
+  return shard.parent_path() / origins_file(shard.filename().string());
 }
 
 std::unique_ptr<FileLock> take(const fs::path& path, const std::string& what) {
@@ -96,7 +101,7 @@ void CurationDirectory::check() const {
 void CurationDirectory::check_files() const {
   for (const std::string& name : names_in(path_))
     if (name != report().filename() && name != kLock && name != units().filename() &&
-        name != "launch" && !name.starts_with(kShard))
+        name != "launch" && !name.starts_with(kShard) && !name.starts_with(kOrigins))
       user_error("{} has other files, such as {}: choose an empty or a new directory",
                  path_.string(), name);
 }
@@ -166,7 +171,8 @@ void CurationDirectory::remove_if_unused() const {
   for (const std::string& name : names_in(units())) {
     std::string holder;
     if (name.ends_with(kLock) ? !FileLock::try_take(units() / name, holder)
-                              : name != kSettings && !name.starts_with(kShard) && name[0] != '.')
+                              : name != kSettings && !name.starts_with(kShard) &&
+                                    !name.starts_with(kOrigins) && name[0] != '.')
       return;
   }
   remove_units();
@@ -219,11 +225,12 @@ void CurationDirectory::finish(std::size_t unit, const CurationRecord& record) c
 
 // ---- from the units to the curation
 
-std::optional<CurationRecord> CurationDirectory::merge(std::size_t most_examples,
-                                                       std::string_view ending) const {
+std::optional<CurationRecord> CurationDirectory::merge(
+    std::size_t most_examples, std::string_view ending,
+    const CurationProvenance& provenance) const {
   if (!missing().empty()) return finished();
   try {
-    CurationRecord record = merged(most_examples, ending);
+    CurationRecord record = merged(most_examples, ending, provenance);
     remove_units();
     return record;
   } catch (...) {
@@ -233,9 +240,18 @@ std::optional<CurationRecord> CurationDirectory::merge(std::size_t most_examples
   }
 }
 
-CurationRecord CurationDirectory::merged(std::size_t most_examples, std::string_view ending) const {
-  CurationRecord sum{
-      .made_from = made_from_, .position = {}, .report = {}, .skipped = {}, .shards = {}};
+void CurationDirectory::replace_report(const CurationRecord& record) const {
+  write_curation_record(report(), record);
+}
+
+CurationRecord CurationDirectory::merged(std::size_t most_examples, std::string_view ending,
+                                         const CurationProvenance& provenance) const {
+  CurationRecord sum{.made_from = made_from_,
+                     .position = {},
+                     .report = {},
+                     .skipped = {},
+                     .shards = {},
+                     .provenance = provenance};
   std::vector<fs::path> sources;
   const auto add_shard = [&](CuratedShard shard) {
     sources.push_back(this->shard(shard));
@@ -246,6 +262,8 @@ CurationRecord CurationDirectory::merged(std::size_t most_examples, std::string_
     CurationRecord record = this->record(unit);
     for (CuratedShard& shard : record.shards) add_shard(std::move(shard));
     sum.skipped.insert(sum.skipped.end(), record.skipped.begin(), record.skipped.end());
+    std::vector<InputFile>& inputs = sum.provenance.inputs;
+    inputs.insert(inputs.end(), record.provenance.inputs.begin(), record.provenance.inputs.end());
     std::vector<StepReport> steps = record.report.steps;
     sum.report.add(std::move(record.report), most_examples);
     // Of the steps themselves: the same in all units.
@@ -257,7 +275,10 @@ CurationRecord CurationDirectory::merged(std::size_t most_examples, std::string_
                .text = {},
                .bytes = 0,
                .hash = hex64(StreamHash().digest())});
-    if (!fs::exists(path_ / sum.shards[0].file)) AppendFile(sources[0], 0).sync();
+    if (!fs::exists(path_ / sum.shards[0].file)) {
+      AppendFile(sources[0], 0).sync();
+      write_shard_origins(origins_beside(sources[0]), {});
+    }
   }
   sum.all_written = true;
   publish(sum, sources);
@@ -276,6 +297,7 @@ void CurationDirectory::publish(const CurationRecord& record,
                                 const std::vector<fs::path>& sources) const {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const CuratedShard& shard = record.shards[i];
+    rename(origins_beside(sources[i]), origins_beside(path_ / shard.file));
     rename(sources[i], path_ / shard.file);
     if (const auto bytes = fs::file_size(path_ / shard.file); bytes != shard.bytes)
       user_error("{} has {} bytes and should have {}: start over with --overwrite",

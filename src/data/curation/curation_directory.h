@@ -17,7 +17,7 @@ namespace kintsugi {
 //   units/made_from.json               what determines the output
 //   units/00003.progress.json          of an unfinished unit: its journal
 //   units/00003.json                   of a finished one: its report and its files,
-//   units/documents-00003-00000.…      which are here
+//   units/documents-00003-00000.…      which are here, each with origins-00003-00000.json
 // When all units are finished, any process renames the files to documents-00000.… and so on, writes
 // curation.json and removes units/. Several may do so at once, and each of them may be killed: the
 // steps are the same for all, and each step may be repeated.
@@ -57,8 +57,11 @@ class CurationDirectory {
   std::filesystem::path shard(const CuratedShard& shard) const;  // of a unit
   static std::string shard_name(std::size_t unit, std::size_t number, std::string_view ending);
 
-  // If all units are finished: the curation. `ending` is that of its files.
-  std::optional<CurationRecord> merge(std::size_t most_examples, std::string_view ending) const;
+  // If all units are finished: the curation. `ending` is that of its files; the inputs of the
+  // units are added to `provenance`.
+  std::optional<CurationRecord> merge(std::size_t most_examples, std::string_view ending,
+                                      const CurationProvenance& provenance) const;
+  void replace_report(const CurationRecord& record) const;  // of a finished curation
 
  private:
   std::filesystem::path units() const { return path_ / "units"; }
@@ -69,7 +72,8 @@ class CurationDirectory {
   void check_files() const;
   void check_settings() const;
   void check_units_idle() const;
-  CurationRecord merged(std::size_t most_examples, std::string_view ending) const;
+  CurationRecord merged(std::size_t most_examples, std::string_view ending,
+                        const CurationProvenance& provenance) const;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) const;
   void publish(const CurationRecord& record,
                const std::vector<std::filesystem::path>& sources) const;

@@ -9,6 +9,7 @@
 #include "core/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/output_file.h"
 #include "data/corpora/corpus_journal.h"
 
@@ -22,13 +23,6 @@ constexpr int kVersion = 1;
 void add_to(TextCount& sum, const TextCount& more) {
   sum.documents += more.documents;
   sum.bytes += more.bytes;
-}
-
-Json json_of(const TextCount& count) {
-  return {{"documents", count.documents}, {"bytes", count.bytes}};
-}
-TextCount count_of(const Json& json) {
-  return {json.at("documents").get<std::int64_t>(), json.at("bytes").get<std::int64_t>()};
 }
 
 Json json_of(const StepReport& step) {
@@ -56,11 +50,11 @@ Json json_of(const StepReport& step) {
 }
 StepReport step_of(const Json& json) {
   StepReport step{.name = json.at("step").get<std::string>(),
-                  .in = count_of(json.at("in")),
-                  .out = count_of(json.at("out"))};
+                  .in = text_count_of(json.at("in")),
+                  .out = text_count_of(json.at("out"))};
   for (const auto& [rule, languages] : json.at("removed").items())
     for (const auto& [language, count] : languages.items())
-      step.removed[rule][language] = count_of(count);
+      step.removed[rule][language] = text_count_of(count);
   for (const auto& [name, count] : json.at("notes").items())
     step.notes[name] = count.get<std::int64_t>();
   for (const auto& [name, count] : json.at("facts").items())
@@ -86,6 +80,7 @@ Json json_of(const CurationReport& report) {
         {{"file", file}, {"read", json_of(counts.first)}, {"kept", json_of(counts.second)}});
   return {{"steps", steps},
           {"inputs", inputs},
+          {"sources", json_of(report.sources)},
           {"invalid_records", report.invalid_records},
           {"first_invalid", report.first_invalid},
           {"lengths", json_of(report.lengths)},
@@ -96,8 +91,9 @@ CurationReport curation_report_of(const Json& json) {
   CurationReport report;
   for (const Json& step : json.at("steps")) report.steps.push_back(step_of(step));
   for (const Json& input : json.at("inputs"))
-    report.inputs[input.at("file").get<std::string>()] = {count_of(input.at("read")),
-                                                          count_of(input.at("kept"))};
+    report.inputs[input.at("file").get<std::string>()] = {text_count_of(input.at("read")),
+                                                          text_count_of(input.at("kept"))};
+  if (json.contains("sources")) report.sources = counts_by_source_of(json["sources"]);
   report.invalid_records = json.at("invalid_records").get<std::int64_t>();
   report.first_invalid = json.at("first_invalid").get<std::string>();
   report.lengths = lengths_of(json.at("lengths"));
@@ -123,17 +119,44 @@ CuratedShard shard_of(const Json& json) {
       .hash = json.at("hash").get<std::string>()};
 }
 
+Json json_of(const ShardOrigins& origins) {
+  return {{"inputs", json_of(origins.inputs)}, {"domains", json_of(origins.domains)}};
+}
+ShardOrigins shard_origins_of(const Json& json) {
+  return {.inputs = counts_by_name_of(json.at("inputs")),
+          .domains = counts_by_name_of(json.at("domains"))};
+}
+
+Json json_of(const CurationProvenance& provenance) {
+  Json sources = Json::array();
+  for (const DocumentSource& source : provenance.sources) sources.push_back(json_of(source));
+  return {{"recipe", {{"sha256", sha256_hex(provenance.recipe)}, {"text", provenance.recipe}}},
+          {"sources", sources},
+          {"inputs", json_of(provenance.inputs)}};
+}
+CurationProvenance provenance_of(const Json& json) {
+  CurationProvenance provenance;
+  provenance.recipe = json.at("recipe").at("text").get<std::string>();
+  for (const Json& source : json.at("sources")) provenance.sources.push_back(source_of(source));
+  provenance.inputs = input_files_of(json.at("inputs"));
+  return provenance;
+}
+
 Json json_of(const CurationRecord& record) {
   Json shards = Json::array();
   for (const CuratedShard& shard : record.shards) shards.push_back(json_of(shard));
-  return {{"kintsugi_curation", kVersion},
-          {"program", fmt::format("{} ({})", program_version(), program_commit())},
-          {"all_written", record.all_written},
-          {"place", json_of(record.position)},
-          {"documents", shards},
-          {"report", json_of(record.report)},
-          {"skipped", json_of(record.skipped)},
-          {"made_from", Json::parse(record.made_from)}};
+  const std::string program = fmt::format("{} ({})", program_version(), program_commit());
+  Json json = {{"kintsugi_curation", kVersion},
+               {"program", record.program.empty() ? program : record.program},
+               {"all_written", record.all_written},
+               {"place", json_of(record.position)},
+               {"documents", shards},
+               {"report", json_of(record.report)},
+               {"skipped", json_of(record.skipped)},
+               {"provenance", json_of(record.provenance)},
+               {"made_from", Json::parse(record.made_from)}};
+  if (!record.all_written) json["open_shard"] = json_of(record.open_shard);
+  return json;
 }
 
 }  // namespace
@@ -162,6 +185,7 @@ void CurationReport::add(CurationReport other, std::size_t most_examples) {
     add_to(inputs[file].second, counts.second);
   }
   for (const auto& [language, more] : other.lengths) lengths[language].add(more);
+  add_counts(sources, other.sources);
   examples.add(std::move(other.examples), most_examples);
   if (invalid_records == 0) first_invalid = other.first_invalid;
   invalid_records += other.invalid_records;
@@ -227,6 +251,10 @@ std::optional<CurationRecord> curation_record_of(const Json& json) {
     record.skipped = skipped_inputs_of(json.at("skipped"));
     for (const Json& shard : json.at("documents")) record.shards.push_back(shard_of(shard));
     record.all_written = json.at("all_written").get<bool>();
+    record.program = json.value("program", "");
+    // Older programs did not write these.
+    if (json.contains("provenance")) record.provenance = provenance_of(json["provenance"]);
+    if (json.contains("open_shard")) record.open_shard = shard_origins_of(json["open_shard"]);
     return record;
   } catch (const nlohmann::json::exception&) {
   } catch (const UserError&) {
@@ -242,6 +270,32 @@ std::optional<CurationRecord> read_curation_record(const std::filesystem::path& 
       "{} is not a file of a curation that this version can read: curate again with "
       "--overwrite",
       path.string());
+}
+
+bool is_same(const CurationProvenance& a, const CurationProvenance& b) {
+  return json_of(a) == json_of(b);
+}
+
+std::string origins_file(const std::string& documents) {
+  const std::size_t number = documents.find('-'), end = documents.find('.');
+  return "origins" + documents.substr(number, end - number) + ".json";
+}
+
+void write_shard_origins(const std::filesystem::path& path, const ShardOrigins& origins) {
+  Json json = {{"kintsugi_origins", kVersion}};
+  json.update(json_of(origins));
+  write_file_atomically(path, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+ShardOrigins read_shard_origins(const std::filesystem::path& documents) {
+  const auto path = documents.parent_path() / origins_file(documents.filename().string());
+  try {
+    const Json json = Json::parse(read_text_file(path));
+    if (json.at("kintsugi_origins").get<int>() == kVersion) return shard_origins_of(json);
+  } catch (const nlohmann::json::exception&) {
+  }
+  user_error("{} is damaged: it does not say where {} comes from; copy it again", path.string(),
+             documents.string());
 }
 
 void write_curation_record(const std::filesystem::path& path, const CurationRecord& record) {

@@ -13,13 +13,10 @@
 #include "data/curation/curation_example.h"
 #include "data/curation/steps.h"
 #include "data/curation/text_lengths.h"
+#include "data/provenance/file_hashes.h"
+#include "data/provenance/sources.h"
 
 namespace kintsugi {
-
-struct TextCount {
-  std::int64_t documents = 0, bytes = 0;  // of text
-  void add(std::int64_t text_bytes) { ++documents, bytes += text_bytes; }
-};
 
 // What a step has done.
 struct StepReport {
@@ -45,6 +42,7 @@ class CurationReport {
   std::vector<StepReport> steps;
   std::map<std::string, std::pair<TextCount, TextCount>> inputs;  // by file: read, kept
   LengthsByLanguage lengths;
+  CountsBySource sources;
   CurationExamples examples;
   std::int64_t invalid_records = 0;
   std::string first_invalid;
@@ -64,6 +62,24 @@ struct CuratedShard {
   std::string hash;  // XXH3
 };
 
+// Where the documents of a shard come from: DIR/origins-00000.json, when the shard is finished.
+struct ShardOrigins {
+  CountsByName inputs;   // by file
+  CountsByName domains;  // by the registered domain of their addresses
+};
+void write_shard_origins(const std::filesystem::path& path, const ShardOrigins& origins);
+// Of the file of documents. UserError if the file is missing or damaged.
+ShardOrigins read_shard_origins(const std::filesystem::path& documents);
+std::string origins_file(const std::string& documents);  // of documents-00000.jsonl.zst
+
+// What the output does not depend on.
+struct CurationProvenance {
+  std::string recipe;  // as it was written
+  std::vector<DocumentSource> sources;
+  std::vector<InputFile> inputs;
+};
+bool is_same(const CurationProvenance& a, const CurationProvenance& b);
+
 // DIR/curation.json; of a unit: its journal, and what it has become in the end.
 struct CurationRecord {
   std::string made_from;  // JSON of what determines the output: inputs, recipe, options
@@ -72,6 +88,9 @@ struct CurationRecord {
   std::vector<SkippedInput> skipped;
   std::vector<CuratedShard> shards;  // of a journal the last one is open
   bool all_written = false;          // it is no journal
+  CurationProvenance provenance = {};
+  ShardOrigins open_shard = {};  // of a journal
+  std::string program = {};      // that wrote it; empty: this one
 };
 // Nothing if it is none that this version can read.
 std::optional<CurationRecord> curation_record_of(const nlohmann::ordered_json& json);

@@ -141,6 +141,7 @@ Recipe read_recipe(const std::string& text, const std::string& source) {
   const std::vector<std::string> all = keys.keys();
   YamlReader(document, all).read(recipe);
   if (recipe.steps.empty()) user_error("{}: a recipe needs steps", source);
+  check_sources(recipe.sources, source);
   for (std::size_t i = 0; i < recipe.steps.size(); ++i) {
     int found = 0;
     visit_step(recipe.steps[i], [&](const char*, const auto&) { ++found; });

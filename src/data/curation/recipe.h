@@ -16,6 +16,7 @@
 #include "data/curation/steps.h"
 #include "data/curation/text_filters.h"
 #include "data/curation/web_filters.h"
+#include "data/provenance/sources.h"
 
 namespace kintsugi {
 
@@ -69,18 +70,21 @@ void describe(V& v, RecipeStep& s) {
 
 // What happens to the documents of a corpus, in this order.
 struct Recipe {
-  std::string text_key = "text";
+  std::string text_key = "text", url_key = "url";
   WordMode word_mode = WordMode::Tokens;
-  bool origin = true;          // documents get a member with their file and line
-  std::int64_t examples = 10;  // of removed and changed documents, per rule
+  bool origin = true;                   // documents get a member with their file and line
+  std::int64_t examples = 10;           // of removed and changed documents, per rule
+  std::vector<DocumentSource> sources;  // of the inputs
   std::vector<RecipeStep> steps;
 };
 template <class V>
 void describe(V& v, Recipe& r) {
   v("text_key", r.text_key);
+  v("url_key", r.url_key);
   v("word_mode", r.word_mode);
   v("origin", r.origin);
   v("examples", r.examples, between(0, 1000));
+  v("sources", r.sources);
   v("steps", r.steps);
 }
 

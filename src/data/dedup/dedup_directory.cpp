@@ -239,7 +239,8 @@ void DedupDirectory::finish(DedupStage stage, std::size_t unit, const Json& json
   // What a crash of the machine may damage is found by its checksum; kept documents have none.
   const bool last = stage == DedupStage::Remove;
   if (last) sync_directory(folder(stage));
-  write_file_atomically(description(stage, unit), json.dump(2) + "\n",
+  write_file_atomically(description(stage, unit),
+                        json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
                         last ? OnDisk::Now : OnDisk::Later);
 }
 
@@ -454,6 +455,8 @@ bool DedupDocuments::read_object(const Record& record, Entry& entry) {
   entry.text.swap(document_.text);
   entry.url.swap(document_.prompt);
   entry.object = record.bytes;
+  entry.file = reader_->name();
+  entry.line = record.line;
   return true;
 }
 
@@ -472,6 +475,8 @@ bool DedupDocuments::read_segment(const Record& record, Entry& entry) {
   append_json_string(object_, entry.text);
   object_ += '}';
   entry.object = object_;
+  entry.file = reader_->name();
+  entry.line = 0;
   return true;
 }
 

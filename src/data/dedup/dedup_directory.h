@@ -85,6 +85,8 @@ class DedupDocuments {
     std::uint32_t number = 0;  // documents without text have none
     std::string text, url;
     std::string_view object;  // JSON, until the next call
+    std::string file = {};    // of plain text and of objects, with their line
+    std::uint64_t line = 0;
   };
   bool next(Entry& entry);
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "core/build_info.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/output_file.h"
 #include "data/corpora/record_reader.h"
 #include "data/curation/document.h"
@@ -14,6 +16,8 @@
 #include "data/dedup/mark_reader.h"
 #include "data/dedup/number_file.h"
 #include "data/dedup/pieces.h"
+#include "data/provenance/file_hashes.h"
+#include "data/provenance/origins.h"
 
 namespace kintsugi {
 namespace {
@@ -53,8 +57,15 @@ class PackedFile {
     pack(true);
     file_.publish();
   }
+  std::uint64_t bytes() const { return bytes_; }
+  std::string checksum() const { return hex64(hash_.digest()); }
 
  private:
+  void append(const char* block, std::size_t bytes) {
+    file_.write(block, bytes);
+    hash_.update(block, bytes);
+    bytes_ += bytes;
+  }
   void pack(bool end) {
     if (zstd_)
       pack_zstd(end ? ZSTD_e_end : ZSTD_e_continue);
@@ -70,7 +81,7 @@ class PackedFile {
       ZSTD_outBuffer out{block_.data(), block_.size(), 0};
       left = ZSTD_compressStream2(zstd_.get(), &out, &in, directive);
       KINTSUGI_CHECK(ZSTD_isError(left) == 0, "zstd: {}", ZSTD_getErrorName(left));
-      file_.write(block_.data(), out.pos);
+      append(block_.data(), out.pos);
     } while (directive == ZSTD_e_end ? left > 0 : in.pos < in.size);
   }
 
@@ -85,7 +96,7 @@ class PackedFile {
         deflate_.next_out = reinterpret_cast<Bytef*>(block_.data());
         deflate_.avail_out = static_cast<uInt>(block_.size());
         deflate(&deflate_, rest.empty() ? flush : Z_NO_FLUSH);
-        file_.write(block_.data(), block_.size() - deflate_.avail_out);
+        append(block_.data(), block_.size() - deflate_.avail_out);
       } while (deflate_.avail_out == 0);
     } while (!rest.empty());
   }
@@ -93,6 +104,8 @@ class PackedFile {
   NewFile file_;
   std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> zstd_;
   z_stream deflate_ = {};
+  StreamHash hash_;
+  std::uint64_t bytes_ = 0;
   std::string text_;
   std::vector<char> block_;
 };
@@ -143,6 +156,7 @@ void append_with_size(std::string& line, std::string_view object, std::uint32_t 
 struct KeptCounts {
   std::int64_t kept = 0, cut = 0, too_short = 0, removed_bytes = 0;
 };
+constexpr const char* kDuplicate = "duplicate";  // the rule by which text is removed
 
 // Writes the documents that their clusters keep.
 class WholeDocuments {
@@ -230,9 +244,15 @@ void write_kept(const DedupDirectory& directory, std::size_t task, Documents&& w
   std::string line;
   std::int64_t counted = 0;
   KeptCounts counts;
+  const InputHashes hashes(describe_inputs(directory.files_of(task)));
+  OriginCounter origins(directory.files_of(task), options.url_key);
   while (documents.next(entry)) {
     line.clear();
-    if (without_duplicates.append(entry, line, counts)) {
+    const std::int64_t removed = counts.removed_bytes;
+    const bool is_kept = without_duplicates.append(entry, line, counts);
+    origins.count(entry.object, std::ssize(entry.text), is_kept ? "" : kDuplicate,
+                  std::ssize(entry.text) - (counts.removed_bytes - removed));
+    if (is_kept) {
       line += '\n';
       file.write(line);
       ++counts.kept;
@@ -244,6 +264,8 @@ void write_kept(const DedupDirectory& directory, std::size_t task, Documents&& w
   progress.add(documents.bytes_read() - counted);
   directory.check_documents(task, documents);
   without_duplicates.check_end();
+  while (!hashes.wait_for(0.2))
+    if (progress.stop()) throw DedupStopped();
   file.publish();
   directory.finish(DedupStage::Remove, task,
                    {{"documents", documents.documents()},
@@ -252,7 +274,14 @@ void write_kept(const DedupDirectory& directory, std::size_t task, Documents&& w
                     {"too_short", counts.too_short},
                     {"removed_bytes", counts.removed_bytes},
                     {"packing", options.packing},
-                    {"cluster_size", options.cluster_size}});
+                    {"cluster_size", options.cluster_size},
+                    {"program", fmt::format("{} ({})", program_version(), program_commit())},
+                    {"inputs", json_of(hashes.inputs())},
+                    {"file", directory.kept(task, options.packing).filename().string()},
+                    {"bytes", file.bytes()},
+                    {"xxh3", file.checksum()},
+                    {"sources", json_of(origins.sources())},
+                    {"domains", json_of(origins.domains())}});
 }
 
 }  // namespace

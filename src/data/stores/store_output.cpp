@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
+#include "data/provenance/file_hashes.h"
 #include "data/stores/token_store.h"
 #include "data/stores/token_writer.h"
 
@@ -60,6 +61,21 @@ std::int64_t text_bytes(const std::vector<std::shared_ptr<const StoreInfo>>& inf
   return bytes;
 }
 
+// Those of whole stores, in the order of their documents; false: unknown.
+bool append_inputs(const Source& source, std::vector<InputFile>& inputs) {
+  const auto& infos = source.infos;
+  for (std::size_t i = 0; i < infos.size(); i += infos[i]->shards.size()) {
+    const StoreInfo& info = *infos[i];
+    if (info.shards.empty() || info.shards.size() > infos.size() - i) return false;
+    for (std::size_t k = 0; k < info.shards.size(); ++k)
+      if (infos[i + k] != infos[i]) return false;
+    const std::vector<InputFile> own = inputs_in(info.made_from, source.shards[i].name());
+    if (own.empty()) return false;
+    inputs.insert(inputs.end(), own.begin(), own.end());
+  }
+  return true;
+}
+
 std::string kind_of(const StoreInfo& info) { return info.kind.empty() ? "text" : info.kind; }
 
 // The common tokenizer of all sources; empty if one of them has no PREFIX.json.
@@ -98,6 +114,11 @@ std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
   if (!all_known) return std::nullopt;
   common->bytes = bytes_known ? bytes : 0;
   common->made_from.clear();
+  std::vector<InputFile> inputs;
+  const bool inputs_known = std::all_of(sources.begin(), sources.end(), [&](const Source& source) {
+    return append_inputs(source, inputs);
+  });
+  if (inputs_known) common->made_from = with_inputs("", inputs);
   return common;
 }
 
