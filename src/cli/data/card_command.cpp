@@ -36,7 +36,7 @@ void check(DataHistory& history, const CardCommand& command) {
   }
   progress.reset();
   if (!problems.empty())
-    user_error("{}; restore the data, or write it again", fmt::join(problems, "\nerror: "));
+    user_error("{}; restore the data, or write it again", fmt::join(problems, "; "));
 }
 
 void report(const DataCard& card, const CardCommand& command) {

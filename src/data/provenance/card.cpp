@@ -37,8 +37,6 @@ std::string joined_names(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string or_to_add(const std::string& text) { return text.empty() ? kToAdd : text; }
-
 // The bins of the template, for text.
 std::string size_bin(std::optional<std::int64_t> tokens) {
   if (!tokens) return kToAdd;
@@ -49,6 +47,8 @@ std::string size_bin(std::optional<std::int64_t> tokens) {
 }
 
 }  // namespace
+
+std::string or_to_add(const std::string& text) { return text.empty() ? kToAdd : text; }
 
 CardDetails read_card_details(const std::string& text, const std::string& source,
                               const std::vector<std::string>& overrides) {
@@ -190,7 +190,12 @@ Json training_summary(const DataCard& card) {
       fmt::format("{}, {}", format_number(text.documents, "document"),
                   format_bytes(static_cast<double>(text.bytes))));
   if (card.tokens()) add(general, "tokens", std::to_string(*card.tokens()));
-  add(general, "languages", joined_names(card.languages()));
+  bool languages_known = true;
+  for (const auto& [name, count] : sources)
+    languages_known &= card.source(name) != nullptr && !card.source(name)->languages.empty();
+  const std::string languages = joined_names(card.languages());
+  add(general, "languages",
+      languages.empty() || languages_known ? languages : languages + "; more " + kToAdd);
   add(general, "latest date of collection", card.latest_date());
   const char* const list = "2. Sources";
   add(list, "publicly available data sets", listed(SourceKind::Public));

@@ -43,6 +43,7 @@ CardDetails read_card_details(const std::string& text, const std::string& source
                               const std::vector<std::string>& overrides);
 
 inline constexpr const char* kToAdd = "to be added";
+std::string or_to_add(const std::string& text);  // if it is empty
 
 // A data set with what its stages and people say.
 struct DataCard {

@@ -81,13 +81,11 @@ class Writer {
 
 std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-Cell text_or_to_add(const std::string& text) { return Cell(text.empty() ? kToAdd : text); }
-
 Table facts_table(const DataCard& card) {
   Table table({Column::text("fact"), Column::text("value")});
   const CardDetails& details = card.details;
   const auto add = [&](const char* name, const std::string& value) {
-    table.add({name, text_or_to_add(value)});
+    table.add({name, or_to_add(value)});
   };
   add("licence", details.license);
   add("address", details.url);
@@ -110,10 +108,10 @@ Table sources_table(const DataCard& card) {
     const DocumentSource* const known = card.source(name);
     const DocumentSource source = known == nullptr ? DocumentSource() : *known;
     const bool is_known = source.kind != SourceKind::Unknown;
-    table.add({text_or_to_add(name),
-               text_or_to_add(is_known ? YamlScalar<SourceKind>::format(source.kind) : ""),
-               text_or_to_add(source.version), text_or_to_add(source.license),
-               text_or_to_add(source.date), text_or_to_add(source.url), count.documents,
+    table.add({or_to_add(name),
+               or_to_add(is_known ? YamlScalar<SourceKind>::format(source.kind) : ""),
+               or_to_add(source.version), or_to_add(source.license), or_to_add(source.date),
+               or_to_add(source.url), count.documents,
                count.bytes > 0 ? Cell(count.bytes) : Cell::missing()});
   }
   return table;
@@ -208,7 +206,7 @@ Table originals_table(const DataCard& card) {
   for (const OriginalFile& file : card.history.originals)
     if (table.rows() < kMostRows)
       table.add({file.input.file, file.input.bytes, Cell::or_missing(file.input.sha256),
-                 text_or_to_add(file.input.source)});
+                 or_to_add(file.input.source)});
   return table;
 }
 

@@ -44,8 +44,6 @@ Json context() {
   return context;
 }
 
-std::string or_to_add(const std::string& text) { return text.empty() ? kToAdd : text; }
-
 // Of the file itself; what is in it has a format too.
 std::string format_of(const fs::path& file) {
   const std::string ending = file.extension().string();
@@ -56,9 +54,10 @@ std::string format_of(const fs::path& file) {
 
 bool has_documents(const DataStage& stage) { return stage.kind != DataStage::Kind::Store; }
 
-Json file_object(const DataCard& card, const StageOutput& output, const std::string& id) {
+// Addresses are different for different files, and so are their ids.
+Json file_object(const DataCard& card, const StageOutput& output) {
   return {{"@type", "cr:FileObject"},
-          {"@id", id},
+          {"@id", card.address_of(output.path)},
           {"name", output.path.filename().string()},
           {"contentUrl", card.address_of(output.path)},
           {"contentSize", fmt::format("{} B", output.bytes)},
@@ -106,12 +105,11 @@ Distribution distribution_of(const DataCard& card) {
     const std::string name = stage.directory.filename().string();
     Json ids = Json::array();
     for (const StageOutput& output : stage.outputs) {
-      const std::string id = name + "/" + output.path.filename().string();
-      distribution.files.push_back(file_object(card, output, id));
-      ids.push_back({{"@id", id}});
+      distribution.files.push_back(file_object(card, output));
+      ids.push_back({{"@id", card.address_of(output.path)}});
     }
     if (!has_documents(stage) || stage.outputs.empty()) continue;
-    const std::string set = name + "/documents";
+    const std::string set = card.address_of(stage.directory) + "/documents";
     const std::string file = stage.outputs.front().path.filename().string();
     distribution.sets.push_back({{"@type", "cr:FileSet"},
                                  {"@id", set},

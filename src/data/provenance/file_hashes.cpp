@@ -1,6 +1,7 @@
 #include "data/provenance/file_hashes.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,9 +9,11 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/sha256_tmp.h"
 
 namespace kintsugi {
 namespace {
@@ -64,7 +67,9 @@ std::vector<InputFile> inputs_in(const std::string& made_from, const std::string
 }
 
 std::string with_inputs(const std::string& made_from, const std::vector<InputFile>& inputs) {
+  if (inputs.empty()) return made_from;
   Json json = Json::parse(made_from.empty() ? "{}" : made_from);
+  json["program"] = fmt::format("{} ({})", program_version(), program_commit());
   json[kInputs] = json_of(inputs);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

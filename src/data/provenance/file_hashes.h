@@ -32,6 +32,7 @@ std::vector<InputFile> input_files_of(const nlohmann::ordered_json& json);
 // Those that a token store keeps in StoreInfo::made_from, in the order of its documents. None if
 // it is of an older version; UserError that names the store if they are damaged.
 std::vector<InputFile> inputs_in(const std::string& made_from, const std::string& store);
+// Adds them, if they are known, and the program.
 std::string with_inputs(const std::string& made_from, const std::vector<InputFile>& inputs);
 // Without hashes and sources.
 std::vector<InputFile> describe_inputs(const std::vector<std::filesystem::path>& inputs);

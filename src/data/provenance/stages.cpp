@@ -265,10 +265,12 @@ class HistoryReader {
       stage.tokens = info->tokens;
       stage.out = {info->documents, info->bytes};
       stage.inputs = inputs_in(info->made_from, prefix.string());
+      stage.program = text_at(Json::parse(info->made_from, nullptr, false), "program");
       name_sources(stage.inputs);
       if (stage.inputs.empty()) stage.unknown.push_back("which files the store was made from");
       for (const StoreInfo::Shard& shard : info->shards) {
-        const fs::path name = info->shards.size() == 1 ? prefix : prefix.parent_path() / shard.name;
+        const bool renamed = info->shards.size() == 1 && fs::exists(with_ending(prefix, ".idx"));
+        const fs::path name = renamed ? prefix : prefix.parent_path() / shard.name;
         add(name, ".bin", shard.bin);
         add(name, ".idx", shard.idx);
         if (!shard.mask.empty()) add(name, ".mask", shard.mask);

@@ -22,7 +22,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostSteps = 32;  // of a chain, which a damaged file could make a circle
 constexpr std::size_t kLongestText = std::size_t{1} << 30;
 
-std::string plain(const fs::path& path) { return fs::absolute(path).lexically_normal().string(); }
+std::string full_path(const fs::path& path) {
+  return fs::absolute(path).lexically_normal().string();
+}
 
 std::string place_text(const std::string& file, std::uint64_t line) {
   return line == 0 ? file : fmt::format("{}:{}", file, line);
@@ -232,7 +234,7 @@ std::optional<DocumentTracer::Place> DocumentTracer::origin_of(const Place& cura
         if (source.name == input.source) trace.records.back().source = source;
       return place;
     }
-  return at_line(plain(origin.file), origin.line, text_key);
+  return at_line(full_path(origin.file), origin.line, text_key);
 }
 
 void DocumentTracer::add(const Place& place, DocumentTrace& trace) const {
@@ -245,7 +247,7 @@ void DocumentTracer::add(const Place& place, DocumentTrace& trace) const {
 
 void DocumentTracer::follow(Place place, const std::string& text_key, DocumentTrace& trace) {
   for (std::size_t steps = 0; steps < kMostSteps; ++steps) {
-    place.file = plain(place.file);
+    place.file = full_path(place.file);
     std::optional<DocumentSource> source;
     if (!trace.records.empty()) source = std::exchange(trace.records.back().source, {});
     add(place, trace);
