@@ -493,8 +493,7 @@ class Job {
 
   // What the recipe says of the sources of a finished curation may have been corrected.
   CurationRecord with_corrected_sources(CurationRecord record) const {
-    CurationProvenance now =
-        provenance_of(options_, options_.inputs, record.provenance.inputs);
+    CurationProvenance now = provenance_of(options_, options_.inputs, record.provenance.inputs);
     if (is_same(now, record.provenance)) return record;
     record.provenance = std::move(now);
     directory_.replace_report(record);

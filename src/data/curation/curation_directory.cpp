@@ -225,9 +225,9 @@ void CurationDirectory::finish(std::size_t unit, const CurationRecord& record) c
 
 // ---- from the units to the curation
 
-std::optional<CurationRecord> CurationDirectory::merge(
-    std::size_t most_examples, std::string_view ending,
-    const CurationProvenance& provenance) const {
+std::optional<CurationRecord> CurationDirectory::merge(std::size_t most_examples,
+                                                       std::string_view ending,
+                                                       const CurationProvenance& provenance) const {
   if (!missing().empty()) return finished();
   try {
     CurationRecord record = merged(most_examples, ending, provenance);

@@ -13,7 +13,6 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
-#include "core/sha256_tmp.h"
 
 namespace kintsugi {
 namespace {

@@ -114,8 +114,8 @@ OriginCounter::OriginCounter(const std::vector<fs::path>& files, std::string url
       if (!input.source.empty()) source_of_file_.try_emplace(input.file, input.source);
 }
 
-void OriginCounter::count(std::string_view object, std::int64_t text_bytes,
-                          const std::string& rule, std::int64_t kept_bytes) {
+void OriginCounter::count(std::string_view object, std::int64_t text_bytes, const std::string& rule,
+                          std::int64_t kept_bytes) {
   const DocumentLabels labels = labels_of(object, url_key_);
   std::string name;
   if (!source_of_file_.empty() && !labels.origin.empty()) {
