@@ -18,16 +18,17 @@ cd "${1:-runs/curated}"
 # What the packages say of themselves: versions, licences.
 for language in en fi nl pl; do
   quoted() { sed "s/'/''/g" | paste -sd ',' | sed 's/,/, /g'; }
+  licences=$(cut -f 2 raw/$language.packages | tr ';' '\n' | sed 's/^ *//' | sed '/^$/d' | sort -u | quoted)
   cat << EOF
   - name: $([ $language = en ] && echo king-james-bible || echo "manual-pages-$language")
     files: [raw/$language.jsonl]
     kind: public
     languages: [$language]
     version: '$(cut -f 1 raw/$language.packages | quoted)'
-    license: '$(cut -f 2 raw/$language.packages | tr ';' '\n' | sed 's/^ *//' | sed '/^$/d' | sort -u | quoted)'
     date: $(date -r raw/$language.jsonl +%F)
     description: texts of Debian packages
 EOF
+  [ -z "$licences" ] || echo "    license: '$licences'"
 done > sources.yaml
 
 # English function words, and those that are frequent in the manual pages.
