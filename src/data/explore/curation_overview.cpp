@@ -35,10 +35,6 @@ ReadCuration read_curation(const fs::path& file) {
           program != json.end() && program->is_string() ? program->get<std::string>() : ""};
 }
 
-Json json_of(const TextCount& count) {
-  return {{"documents", count.documents}, {"bytes", count.bytes}};
-}
-
 // The recipe is a text in a text of JSON, because its keys have an order.
 std::string recipe_of(const CurationRecord& record) {
   const Json made_from = Json::parse(record.made_from, nullptr, false);
