@@ -21,8 +21,8 @@ constexpr std::u32string_view kUnits[] = {
     U"م³",  U"سم",   U"سم²",  U"سم³", U"مم",  U"مم²",  U"مم³", U"غرام", U"جرام", U"جم",  U"كغ",
     U"ملغ", U"كوب",  U"اكواب"};
 constexpr std::size_t kLongestUnit = 5;
-// What may be before the dot at the end of a sentence.
-constexpr std::u32string_view kBeforeFinalDot = U"%²-+|";
+
+bool in_set(std::u32string_view set, char32_t c) { return set.find(c) != set.npos; }
 
 }  // namespace
 
@@ -212,9 +212,7 @@ bool WordSplitter::is_final_dot(std::size_t begin, std::size_t end) const {
   using C = TextClasses;
   const std::size_t dot = end - 1;
   if (dot == begin) return false;
-  if (is(dot - 1, C::Digit | C::Lower | C::Edge) ||
-      kBeforeFinalDot.find(code(dot - 1)) != kBeforeFinalDot.npos)
-    return true;
+  if (is(dot - 1, C::Digit | C::Lower | C::Edge) || in_set(U"%²-+|", code(dot - 1))) return true;
   if (dot < begin + 2) return false;
   if (code(dot - 2) == U'°' && in_set(U"FfCcKk", code(dot - 1))) return true;
   return is(dot - 1, C::Upper) && is(dot - 2, C::Upper);

@@ -45,8 +45,6 @@ constexpr std::u32string_view kEdgeMarks = U"…,:;!?¿؟¡()[]{}<>_#*&。？！
 constexpr std::u32string_view kQuoteMarks =
     U"'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉\u2329\u232A⟦⟧";
 
-bool in_set(std::u32string_view set, char32_t c) { return set.find(c) != set.npos; }
-
 bool is_python_space(char32_t c) {
   return (c >= 0x9 && c <= 0xD) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
          c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
