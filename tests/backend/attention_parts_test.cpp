@@ -152,6 +152,21 @@ TEST_P(AttentionPartsTest, QueriesAndKeysInParts) {
   check({1, 130, 6, 2, 64, {3, 65}, {64, 100}});
 }
 
+// Blocks of keys that queries see all of, and blocks as in a sequence of their own. As many queries
+// as keys, half as many, twice as many; chunks that are no whole tiles.
+TEST_P(AttentionPartsTest, BlocksOfARing) {
+  check({2, 64, 4, 2, 16, {32}, {16, 32}});
+  check({1, 96, 2, 2, 8, {48, 72}, {48}});
+  if (is_emulated() || !narrow()) return;
+  check({2, 256, 4, 2, 64, {128}, {64, 128}});
+  check({1, 384, 6, 2, 128, {128, 256}, {128, 256}});
+  check({2, 150, 4, 4, 64, {50, 100}, {50, 100}});
+  check({2, 132, 4, 1, 80, {44}, {20, 44}});
+  check({2, 256, 4, 2, 64, {128}, {64, 128}, false, true});
+  check({2, 132, 4, 2, 128, {44}, {44}, false, true});
+  check({1, 256, 4, 2, 64, {128}, {64, 128}, false, false, 100});
+}
+
 TEST_P(AttentionPartsTest, Alibi) { check({2, 70, 4, 2, 20, {35}, {20, 50}, true}); }
 
 TEST_P(AttentionPartsTest, Documents) {
@@ -255,6 +270,35 @@ TEST_P(AttentionPartsTest, MoreQueriesThanKeys) {
         attention_reference({c.batch, 1, c.keys, c.heads, c.kv_heads, c.dim}, one);
     expect_close("out", actual, expected.out, type(),
                  {narrow() ? 4.0 : 256.0, type(), {largest(x.v)}});
+  }
+}
+
+// A sum in the precision of its parts is rounded once more.
+TEST_P(AttentionPartsTest, MergingWithoutMorePrecision) {
+  for (const std::int64_t dim : {8, 20, 130}) {
+    const std::int64_t rows = 2 * 5 * 3;
+    const Values a = activations(rows * dim), b = activations(rows * dim),
+                 sums = rounded(normal(rows), accumulator()),
+                 others = rounded(normal(rows), accumulator());
+    const Tensor merged = inout(a, type(), {2, 5, 3, dim}),
+                 lse = inout(sums, accumulator(), {2, 3, 5});
+    backend().attention_merge(merged, lse, in(b, type(), {2, 5, 3, dim}),
+                              in(others, accumulator(), {2, 3, 5}));
+    Values expected, expected_sums;
+    for (std::int64_t i = 0; i < 2; ++i)
+      for (std::int64_t query = 0; query < 5; ++query)
+        for (std::int64_t head = 0; head < 3; ++head) {
+          const auto row = static_cast<std::size_t>((i * 3 + head) * 5 + query),
+                     first = static_cast<std::size_t>(((i * 5 + query) * 3 + head) * dim);
+          const double x = std::exp(sums[row]), y = std::exp(others[row]);
+          for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d)
+            expected.push_back((x * a[first + d] + y * b[first + d]) / (x + y));
+        }
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      expected_sums.push_back(std::log(std::exp(sums[i]) + std::exp(others[i])));
+    expect_close("out", read(merged), expected, type(), {8, type(), {largest(expected)}});
+    expect_close("lse", read(lse), expected_sums, accumulator(), {16, accumulator(), {1.0}});
+    finish();
   }
 }
 

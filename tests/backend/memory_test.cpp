@@ -134,10 +134,12 @@ TEST_P(MemoryTest, Add) {
     const Values x = activations(count), y = activations(count);
     Values expected(x.size());
     for (std::size_t i = 0; i < x.size(); ++i) expected[i] = x[i] + y[i];
-    const Tensor sum = inout(y, type(), {count});
-    backend().add(sum, in(x, type(), {count}));
-    expect_close("y", read(sum), expected, type(), {0, type()});
-    finish();
+    for (const DType total : {type(), accumulator()}) {
+      const Tensor sum = inout(y, total, {count});
+      backend().add(sum, in(x, type(), {count}));
+      expect_close("y", read(sum), expected, total, {0, total});
+      finish();
+    }
   }
 }
 

@@ -175,7 +175,8 @@ class Trial {
     }
     upload(starts_, first_key.data());
     if (c.alibi) options_.alibi_slopes = slopes_.tensor;
-    if (c.documents) options_.document_start = starts_.tensor;
+    if (c.documents)
+      options_.document_start = starts_.tensor.part(1, c.keys - c.queries, c.queries);
     slope.assign(slopes.begin(), slopes.end());
   }
 

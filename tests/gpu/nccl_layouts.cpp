@@ -3,7 +3,8 @@
 //   scripts/share_gpu.sh mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE;CASE… | FROM]
 // Draws random cases with SEED for the number of ranks that were started, and chooses up to COUNT
 // of them that cover as many pairs of features as possible. Every case runs in fp32 (at most 10
-// steps) and in bf16. CASE runs only these cases; FROM skips the cases before this index.
+// steps) and in bf16. CASE runs only these cases; FROM skips the cases before this index. Cases of
+// context parallelism always run; `context` in place of CASE runs only these.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,6 +70,32 @@ std::vector<LayoutCase> choose_cases(int ranks, std::size_t count, std::uint64_t
     std::printf("%zu cases of %d ranks cover %zu of the %zu pairs of features in %zu draws\n",
                 chosen.size(), ranks, possible - uncovered.size(), possible, kDraws);
   return chosen;
+}
+
+// Context parallelism in both ways, with keys for each rank and keys that ranks share, with
+// documents and windows. With two heads, heads and chunks have sizes that the fused attention
+// takes. In bf16 a last bit decides between experts, so there are none.
+std::vector<LayoutCase> context_cases(int ranks) {
+  std::vector<LayoutCase> cases;
+  const auto add = [&](int cp, std::string_view rest) {
+    cases.push_back(
+        parse_layout_case(fmt::format("cp={} dp={} length=32 {}", cp, ranks / cp, rest)));
+  };
+  for (const int cp : {2, 4}) {
+    if (ranks % cp != 0) continue;
+    for (const char* documents : {"", " documents=1"}) {
+      add(cp, fmt::format("heads=2 family=llama-gqa{}", documents));
+      add(cp, fmt::format("heads=2 family=gpt2 micro=2{}", documents));
+      if (cp == 2) add(cp, fmt::format("heads=2 family=llama-gqa context=ulysses{}", documents));
+      for (const int heads : {4, 8})
+        for (const char* context : {"ring", "ulysses"})
+          add(cp, fmt::format("heads={} family=llama-gqa context={}{}", heads, context, documents));
+    }
+    add(cp, "heads=4 family=qwen3 context=ulysses");
+    add(cp, "heads=4 family=olmo3 context=ulysses");
+    add(cp, "heads=2 family=olmo3");
+  }
+  return cases;
 }
 
 Grid grid_of(const LayoutCase& one) {
@@ -213,8 +240,12 @@ int run(World& hosts, std::size_t count, std::uint64_t seed, std::int64_t steps,
   const std::string text = numbered ? "" : which;
   const std::size_t first = numbered && !which.empty() ? std::stoul(which) : 0;
   Suite suite(hosts, steps, !text.empty() || std::getenv("KINTSUGI_VERBOSE") != nullptr);
-  std::vector<LayoutCase> cases =
-      text.empty() ? choose_cases(hosts.size(), count, seed, suite.reports()) : parse_cases(text);
+  std::vector<LayoutCase> cases = text.empty()
+                                      ? choose_cases(hosts.size(), count, seed, suite.reports())
+                                  : text == "context" ? context_cases(hosts.size())
+                                                      : parse_cases(text);
+  if (text.empty())
+    for (const LayoutCase& one : context_cases(hosts.size())) cases.push_back(one);
   sort_by_grid(cases);
   for (std::size_t i = first; i < cases.size(); ++i) {
     for (const DType precision : {DType::F32, DType::BF16}) suite.run(cases[i], precision);

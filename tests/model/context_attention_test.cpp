@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
@@ -455,6 +456,75 @@ TEST(RingAttention, SendsNoMoreThanItMust) {
       EXPECT_EQ(traffic[Collective::Send].calls, 6);
     });
   }
+}
+
+// Adds a span to the trace where a message is started, and where it is waited for.
+class TracedMessages final : public ForwardingCommunicator {
+ public:
+  TracedMessages(std::unique_ptr<Communicator> inner, Trace& trace)
+      : ForwardingCommunicator(std::move(inner)), trace_(trace) {}
+  Work start(const Call& call) override {
+    const bool gradients = call.whole().dtype() == DType::F32;
+    note(fmt::format("{} {}", to_string(call.kind), gradients ? "gradients" : "keys"));
+    const Work work = inner_->start(call);
+    if (gradients) of_gradients_.insert(work.ticket);
+    return work;
+  }
+  void wait(Work work) override {
+    if (work.ticket != 0)
+      note(of_gradients_.contains(work.ticket) ? "wait gradients" : "wait keys");
+    inner_->wait(work);
+  }
+
+ private:
+  void note(std::string name) {
+    const double now = Trace::now();
+    trace_.add(
+        {.kind = SpanKind::Communication, .name = std::move(name), .begin_s = now, .end_s = now});
+  }
+  Trace& trace_;
+  std::set<std::int64_t> of_gradients_;
+};
+
+// The keys of the next step are under way while a step computes, and so are the gradients of the
+// last one: each is waited for just before it is needed.
+TEST(RingAttention, MessagesAreUnderWayDuringAttention) {
+  const ContextCase c{.ranks = 3, .length = 36};
+  const Inputs x = make_inputs(c, DType::BF16);
+  run_ranks(c.ranks, [&](World& threads) {
+    Trace trace;
+    const auto backend = make_traced_backend(make_cpu_backend(1), trace);
+    TracedMessages group(threads.split("cp", 0, threads.rank()), trace);
+    Arena arena(*backend);
+    LocalProblem local(c, x, DType::BF16, group);
+    const RingAttention ring(*backend, arena, group, local.sizes(), DType::BF16, true);
+    const auto calls_of = [&](const auto& calls) {
+      trace.begin();
+      calls();
+      trace.end();
+      std::vector<std::string> names;
+      for (const TraceSpan& span : trace.take()) {
+        if (span.kind == SpanKind::Communication) names.push_back(span.name);
+        if (span.work == WorkKind::Attention) names.push_back("attention");
+      }
+      return names;
+    };
+    const std::vector<std::string> send = {"send keys", "receive keys"},
+                                   wait = {"wait keys", "wait keys"},
+                                   send_sums = {"send gradients", "receive gradients"},
+                                   wait_sums = {"wait gradients", "wait gradients"},
+                                   attention = {"attention"};
+    const auto in_order = [](const std::vector<std::vector<std::string>>& steps) {
+      std::vector<std::string> all;
+      for (const auto& step : steps) all.insert(all.end(), step.begin(), step.end());
+      return all;
+    };
+    EXPECT_EQ(calls_of([&] { local.forward(ring, 1); }),
+              in_order({send, attention, wait, send, attention, wait, attention}));
+    EXPECT_EQ(calls_of([&] { local.backward(ring, 1); }),
+              in_order({send, attention, wait, send, attention, send_sums, wait, attention,
+                        wait_sums, send_sums, wait_sums}));
+  });
 }
 
 // The constructor does not write memory, and forward and backward allocate none.

@@ -49,8 +49,9 @@ void Checks::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Te
 
 void Checks::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) const {
   ranked(part_out, 4, 4);
-  shaped(out, part_out.shape(), accumulator_of(part_out.dtype()));
-  shaped(lse, {out.extent(0), out.extent(2), out.extent(1)}, out.dtype());
+  const DType accumulator = accumulator_of(part_out.dtype());
+  shaped(out, part_out.shape(), out.dtype() == part_out.dtype() ? out.dtype() : accumulator);
+  shaped(lse, {out.extent(0), out.extent(2), out.extent(1)}, accumulator);
   like(lse, part_lse);
 }
 

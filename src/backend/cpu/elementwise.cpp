@@ -81,14 +81,16 @@ void CpuBackend::fill(Tensor x, double value) {
 }
 
 void CpuBackend::do_add(Tensor y, Tensor x) {
-  visit_float(y.dtype(), [&]<class T>() {
+  visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
-    T* to = y.as<T>();
-    const T* from = x.as<T>();
-    pool_.run_ranges(y.elements(), kRange, [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t i = begin; i < end; ++i)
-        to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
-    });
+    const auto add = [&]<class Y>(Y* to) {
+      const T* from = x.as<T>();
+      pool_.run_ranges(y.elements(), kRange, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t i = begin; i < end; ++i)
+          to[i] = static_cast<Y>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
+      });
+    };
+    y.dtype() == x.dtype() ? add(y.as<T>()) : add(y.as<A>());
   });
 }
 

@@ -42,7 +42,6 @@ RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group
   partial_lse_ = workspace("ring partial log-sum-exp", accumulator, tokens * sizes.heads);
   if (narrow || training) sum_ = workspace("ring sum", accumulator, wide);
   if (!training) return;
-  if (narrow) wide_ = workspace("ring partial output, wide", accumulator, wide);
   dkv_partial_ = workspace("ring key and value gradients", dtype, pair);
   dkv_sum_ = buffers("ring key and value gradients", accumulator);
 }
@@ -87,6 +86,13 @@ RingAttention::Visible RingAttention::visible(int source, std::int64_t sequences
   return result;
 }
 
+int RingAttention::sources(std::int64_t window) const {
+  int count = 0;
+  for (int step = 1; step < group_->size(); ++step)
+    count += visible(source(step), 0, 1, {}, window).any() ? 1 : 0;
+  return count;
+}
+
 void RingAttention::check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lse,
                           const Tensor& first_keys) const {
   const std::int64_t sequences = q.extent(0);
@@ -119,8 +125,9 @@ void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
                             Tensor first_keys, std::int64_t window) const {
   check(q, k, v, lse, first_keys);
   const std::int64_t sequences = q.extent(0);
-  const bool narrow = dtype_ != accumulator_of(dtype_);
-  const Tensor sum = narrow ? first_of(sum_, out.shape()) : out;
+  // One merge is rounded once, wherever the sum is.
+  const bool apart = dtype_ != accumulator_of(dtype_) && sources(window) > 1;
+  const Tensor sum = apart ? first_of(sum_, out.shape()) : out;
   Pair current = pack(k, v), next = pair(kv_[1], sequences);
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
@@ -128,8 +135,8 @@ void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
     const Visible seen = visible(source(step), sequences, scale, first_keys, window);
     const Tensor partial = first_of(partial_, seen.of(out).shape());
     if (step == 0) {
-      backend_->attention_forward(narrow ? partial : out, lse, q, k, v, seen.options);
-      if (narrow) backend_->copy(sum, partial);
+      backend_->attention_forward(out, lse, q, k, v, seen.options);
+      if (apart) backend_->copy(sum.flatten_first(), out.flatten_first());
     } else if (seen.any()) {
       const Tensor partial_lse = partial_lse_.rows(0, sequences * sizes_.heads * seen.queries)
                                      .view({sequences, sizes_.heads, seen.queries});
@@ -140,18 +147,13 @@ void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
     wait(transfer);
     std::swap(current, next);
   }
-  if (narrow) backend_->copy(out.flatten_first(), sum.flatten_first());
+  if (apart) backend_->copy(out.flatten_first(), sum.flatten_first());
 }
 
 void RingAttention::add_to(const Tensor& sum, const Tensor& partial) const {
-  Tensor addend = partial;
-  if (partial.dtype() != sum.dtype()) {
-    addend = wide_.rows(0, partial.elements()).view(partial.shape());
-    backend_->copy(addend, partial);
-  }
-  if (sum.contiguous()) return backend_->add(sum, addend);
+  if (sum.contiguous()) return backend_->add(sum, partial);
   for (std::int64_t sequence = 0; sequence < sum.extent(0); ++sequence)
-    backend_->add(sum.rows(sequence, 1), addend.rows(sequence, 1));
+    backend_->add(sum.rows(sequence, 1), partial.rows(sequence, 1));
 }
 
 void RingAttention::add_remote(const Tensor& gradient, const Tensor& others,

@@ -56,7 +56,9 @@ class RingAttention final : public ContextAttention {
   // Sends `current` to the next rank and receives `next` from the previous one.
   Transfer send_to_next(const Pair& current, const Pair& next) const;
   void wait(const Transfer& transfer) const;
-  // sum += partial, converted to accumulator precision if needed.
+  // The number of other ranks whose keys the local queries see.
+  int sources(std::int64_t window) const;
+  // sum += partial, which is in the activations' or in accumulator precision.
   void add_to(const Tensor& sum, const Tensor& partial) const;
   // gradient += `others`, the sum of the other ranks' contributions. `buffer` is scratch.
   void add_remote(const Tensor& gradient, const Tensor& others, const Tensor& buffer) const;
@@ -69,7 +71,6 @@ class RingAttention final : public ContextAttention {
   std::array<Tensor, 2> kv_;       // current and next keys and values
   Tensor partial_, partial_lse_;   // out or dq of one step
   Tensor sum_;                     // out or dq summed over steps, in accumulator precision
-  Tensor wide_;                    // a partial result, converted to accumulator precision
   Tensor dkv_partial_;             // of one step; training only
   std::array<Tensor, 2> dkv_sum_;  // current and next sums; training only
 };

@@ -28,10 +28,11 @@ struct Sums {
   __device__ A* at(int b, int h, int q) const { return data + b * batch + h * head + q; }
 };
 
-// Weights both outputs by their fraction of the sum of exponentials.
-template <class T>
+// Weights both outputs by their fraction of the sum of exponentials. Each lane computes N adjacent
+// elements at a time.
+template <class O, class T, int N>
 __global__ void __launch_bounds__(32 * kWarps)
-    merge_kernel(Outputs<Acc<T>> out, Sums<Acc<T>> lse, Outputs<const T> part_out,
+    merge_kernel(Outputs<O> out, Sums<Acc<T>> lse, Outputs<const T> part_out,
                  Sums<const Acc<T>> part_lse, int queries, int dim) {
   using A = Acc<T>;
   const int query = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
@@ -44,10 +45,16 @@ __global__ void __launch_bounds__(32 * kWarps)
   const A largest = max(before, other);
   const A old_weight = exp_of<A>(before - largest), new_weight = exp_of<A>(other - largest);
   const A total = old_weight + new_weight;
-  A* const to = out.row(b, h, query);
+  O* const to = out.row(b, h, query);
   const T* const from = part_out.row(b, h, query);
-  for (int d = lane; d < dim; d += 32)
-    to[d] = (to[d] * old_weight + up(from[d]) * new_weight) / total;
+  for (int d = N * lane; d < dim; d += 32 * N) {
+    Pack<O, N> sum = load<N>(to + d);
+    const Pack<T, N> more = load<N>(from + d);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      sum.v[i] = down<O>((up(sum.v[i]) * old_weight + up(more.v[i]) * new_weight) / total);
+    store(to + d, sum);
+  }
   sync_team();  // every lane has read the old sum
   if (lane == 0) *sum = largest + log(total);
 }
@@ -80,6 +87,13 @@ Sums<A> sums_of(const Tensor& x) {
   return {data_of<std::remove_const_t<A>>(x), x.stride(0), x.stride(1)};
 }
 
+// Whether all rows are packs of four aligned elements.
+bool is_in_fours(const Tensor& x) {
+  bool fours = aligned16(x.data());
+  for (int i = 0; i < 3; ++i) fours = fours && x.stride(i) % 4 == 0;
+  return fours && x.extent(3) % 4 == 0;
+}
+
 dim3 blocks_of(const Tensor& out) {
   KINTSUGI_CHECK(out.extent(0) < 65536 && out.extent(2) < 65536, "attention of {}",
                  to_string(out.shape()));
@@ -87,17 +101,28 @@ dim3 blocks_of(const Tensor& out) {
               static_cast<unsigned>(out.extent(2)), static_cast<unsigned>(out.extent(0)));
 }
 
+template <class O, class T, int N>
+void merge(const Context& context, const Tensor& out, const Tensor& lse, const Tensor& part_out,
+           const Tensor& part_lse) {
+  using A = Acc<T>;
+  launch_kernel(context.stream, merge_kernel<O, T, N>, blocks_of(out), 32 * kWarps, 0,
+                outputs_of<O>(out), sums_of<A>(lse), outputs_of<const T>(part_out),
+                sums_of<const A>(part_lse), static_cast<int>(out.extent(1)),
+                static_cast<int>(out.extent(3)));
+}
+
 }  // namespace
 
 void attention_merge(const Context& context, Tensor out, Tensor lse, Tensor part_out,
                      Tensor part_lse) {
   if (out.elements() == 0) return;
+  const bool fours = is_in_fours(out) && is_in_fours(part_out);
   visit_device_float(part_out.dtype(), [&]<class T>() {
-    using A = Acc<T>;
-    launch_kernel(context.stream, merge_kernel<T>, blocks_of(out), 32 * kWarps, 0,
-                  outputs_of<A>(out), sums_of<A>(lse), outputs_of<const T>(part_out),
-                  sums_of<const A>(part_lse), static_cast<int>(out.extent(1)),
-                  static_cast<int>(out.extent(3)));
+    const bool wide = out.dtype() != part_out.dtype();
+    wide    ? fours ? merge<Acc<T>, T, 4>(context, out, lse, part_out, part_lse)
+                    : merge<Acc<T>, T, 1>(context, out, lse, part_out, part_lse)
+       : fours ? merge<T, T, 4>(context, out, lse, part_out, part_lse)
+            : merge<T, T, 1>(context, out, lse, part_out, part_lse);
   });
 }
 

@@ -132,21 +132,29 @@ void fill_flat(const Context& context, T* to, T value, std::int64_t n) {
   launch_fill<T, 1>(context, to + packs * N, value, n - packs * N);
 }
 
-template <class T, int N>
-__global__ void __launch_bounds__(256) add_kernel(T* y, const T* x, std::int64_t packs) {
+template <class T, class S, int N>
+__global__ void __launch_bounds__(256) add_kernel(T* y, const S* x, std::int64_t packs) {
   const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (at >= packs * N) return;
   Pack<T, N> sum = load<N>(y + at);
-  const Pack<T, N> more = load<N>(x + at);
+  const Pack<S, N> more = load<N>(x + at);
 #pragma unroll
   for (int k = 0; k < N; ++k) sum.v[k] = down<T>(up(sum.v[k]) + up(more.v[k]));
   store(y + at, sum);
 }
 
-template <class T, int N>
-void launch_add(const Context& context, T* y, const T* x, std::int64_t packs) {
+template <class T, class S, int N>
+void launch_add(const Context& context, T* y, const S* x, std::int64_t packs) {
   if (packs == 0) return;
-  launch_kernel(context.stream, add_kernel<T, N>, flat_blocks(packs), 256, 0, y, x, packs);
+  launch_kernel(context.stream, add_kernel<T, S, N>, flat_blocks(packs), 256, 0, y, x, packs);
+}
+
+template <class T, class S>
+void add_flat(const Context& context, T* y, const S* x, std::int64_t n) {
+  constexpr int N = kVecSize<S>;
+  const std::int64_t packs = aligned16(y) && aligned16(x) ? n / N : 0;
+  launch_add<T, S, N>(context, y, x, packs);
+  launch_add<T, S, 1>(context, y + packs * N, x + packs * N, n - packs * N);
 }
 
 // One thread per element of a token.
@@ -251,12 +259,11 @@ void fill(const Context& context, Tensor x, double value) {
 }
 
 void add(const Context& context, Tensor y, Tensor x) {
-  visit_device_float(y.dtype(), [&]<class T>() {
-    constexpr int N = kVecSize<T>;
-    T *to = data_of<T>(y), *from = data_of<T>(x);
-    const std::int64_t packs = aligned16(to) && aligned16(from) ? x.elements() / N : 0;
-    launch_add<T, N>(context, to, from, packs);
-    launch_add<T, 1>(context, to + packs * N, from + packs * N, x.elements() - packs * N);
+  visit_device_float(x.dtype(), [&]<class S>() {
+    if (y.dtype() == x.dtype())
+      add_flat(context, data_of<S>(y), data_of<S>(x), x.elements());
+    else
+      add_flat(context, data_of<Acc<S>>(y), data_of<S>(x), x.elements());
   });
 }
 
