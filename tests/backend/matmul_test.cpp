@@ -98,14 +98,16 @@ TEST_P(MatmulTest, RowsAlike) {
     ASSERT_EQ(values[i], values[i % static_cast<std::size_t>(p.n)]) << i;
 }
 
-// A vocabulary that is not a multiple of 8, in logits whose rows are padded: as columns, and as the
-// terms of a gradient.
+// A vocabulary that is not a multiple of 8, in logits whose rows are padded: as columns, as the
+// terms of a gradient, and as the rows of another.
 TEST_P(MatmulTest, UnalignedExtentsInPaddedRows) {
   const auto check_padded = [&](const Problem& p, bool accumulate) {
     SCOPED_TRACE(fmt::format("{} accumulate {}", describe(p), accumulate));
     Case x = make(p);
     const auto padding = [](std::int64_t width) { return (8 - width % 8) % 8; };
-    const Tensor a = inside(type(), p.m, p.k, 0, padding(p.k)), b = in(x.b, type(), shape_b(p)),
+    const Shape of_a = shape_a(p);
+    const Tensor a = inside(type(), of_a[0], of_a[1], 0, padding(of_a[1])),
+                 b = in(x.b, type(), shape_b(p)),
                  c = allow(inside(type(), p.m, p.n, 0, padding(p.n)));
     write(a, x.a);
     if (accumulate) {
@@ -113,12 +115,17 @@ TEST_P(MatmulTest, UnalignedExtentsInPaddedRows) {
       write(c, before);
       add(x, before);
     }
-    backend().matmul(c, a, b, {.transpose_b = p.transpose_b, .accumulate = accumulate});
+    backend().matmul(
+        c, a, b,
+        {.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = accumulate});
     expect_close("c", read(c), x.expected, type(), x.bound);
     finish();
   };
   check_padded({40, 8197, 24, false, true}, false);
-  for (const bool accumulate : {false, true}) check_padded({40, 24, 8197}, accumulate);
+  for (const bool accumulate : {false, true}) {
+    check_padded({40, 24, 8197}, accumulate);
+    check_padded({8197, 24, 40, true}, accumulate);
+  }
 }
 
 TEST_P(MatmulTest, EveryTranspose) {

@@ -1,6 +1,7 @@
-// Attention of the GPU backend: compares cuDNN and our own kernels with a float64 reference, then
-// measures their speed. Usage: attention_check [own]
+// Compares cuDNN's attention and our own kernels with a float64 reference, then measures their
+// speed. Usage: attention_check [own | blocks]
 //   own: only our own kernels in 16 bits, with and without the matrix units, and fewer shapes
+//   blocks: only blocks of a ring and windows, on the matrix units
 // Exits with 0 if every row is within its tolerance and deterministic kernels repeat bit for bit.
 #include <cudnn.h>
 #include <fmt/core.h>
@@ -31,14 +32,22 @@ struct Case {
   bool alibi = false;
   bool documents = false;
   std::int64_t window = 0;
+  // A block of a ring: all keys are before the queries, or the sequence starts at another position.
+  bool all_keys = false;
+  std::int64_t first_key = 0;
+
+  std::int64_t position(std::int64_t query) const { return keys - queries + query; }
+  // The keys [0, end) are before a query or at it.
+  std::int64_t end(std::int64_t query) const { return all_keys ? keys : position(query) + 1; }
 };
 
 std::string describe(const Case& c) {
   return fmt::format(
-      "{} {}x{} heads {}/{} dim {}{}{}{}", to_string(c.dtype), c.batch,
+      "{} {}x{} heads {}/{} dim {}{}{}{}{}{}", to_string(c.dtype), c.batch,
       c.queries == c.keys ? fmt::format("{}", c.keys) : fmt::format("{} of {}", c.queries, c.keys),
       c.heads, c.kv_heads, c.dim, c.alibi ? " alibi" : "", c.documents ? " documents" : "",
-      c.window > 0 ? fmt::format(" window {}", c.window) : "");
+      c.window > 0 ? fmt::format(" window {}", c.window) : "", c.all_keys ? " block" : "",
+      c.first_key > 0 ? fmt::format(" at {}", c.first_key) : "");
 }
 
 // ---- memory
@@ -155,11 +164,13 @@ class Trial {
         dout_(c.dtype, {c.batch, c.queries, c.heads, c.dim}),
         lse_(accumulator_of(c.dtype), {c.batch, c.heads, c.queries}),
         slopes_(DType::F32, {c.heads}),
-        starts_(DType::I32, {c.batch, c.keys}),
+        starts_(DType::I32, {c.batch, std::max(c.queries, c.keys)}),
         random_(seed) {
     for (Buffer* buffer : {&x_.first, &x_.second, &dout_}) fill(*buffer);
     options_.scale = 1.0 / std::sqrt(static_cast<double>(c.dim));
     options_.window = c.window;
+    options_.key_positions = {.first = c.first_key};
+    if (c.all_keys) options_.query_positions = TokenPositions{.first = c.first_key + c.keys};
     std::vector<float> slopes;
     for (std::int64_t h = 0; h < c.heads; ++h)
       slopes.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(c.heads)));
@@ -168,15 +179,16 @@ class Trial {
                                                        static_cast<std::int32_t>(c.keys / 2 + 1));
     for (std::int64_t b = 0; b < c.batch; ++b) {
       std::int32_t start = 0, next = length(random_);
-      for (std::int32_t p = 0; p < c.keys; ++p) {
+      for (std::int32_t p = 0; p < starts_.tensor.extent(1); ++p) {
         if (p == next) start = p, next = p + length(random_);
-        first_key.push_back(start);
+        first_key.push_back(start % static_cast<std::int32_t>(c.keys));
       }
     }
     upload(starts_, first_key.data());
     if (c.alibi) options_.alibi_slopes = slopes_.tensor;
     if (c.documents)
-      options_.document_start = starts_.tensor.part(1, c.keys - c.queries, c.queries);
+      options_.document_start =
+          starts_.tensor.part(1, starts_.tensor.extent(1) - c.queries, c.queries);
     slope.assign(slopes.begin(), slopes.end());
   }
 
@@ -252,15 +264,19 @@ Outputs Trial::reference() const {
   for (std::int64_t b = 0; b < c_.batch; ++b)
     for (std::int64_t h = 0; h < c_.heads; ++h)
       for (std::int64_t i = 0; i < c_.queries; ++i) {
-        const std::int64_t position = c_.keys - c_.queries + i, kv = h / (c_.heads / c_.kv_heads);
-        std::int64_t first =
-            c_.documents ? first_key[static_cast<std::size_t>(b * c_.keys + position)] : 0;
-        if (c_.window > 0) first = std::max(first, position - c_.window + 1);
+        const std::int64_t end = c_.end(i), kv = h / (c_.heads / c_.kv_heads),
+                           starts = starts_.tensor.extent(1);
+        std::int64_t first = 0;
+        if (c_.documents)
+          first = first_key[static_cast<std::size_t>((b + 1) * starts - c_.queries + i)];
+        if (c_.window > 0) first = std::max(first, c_.position(i) - c_.window + 1);
         const std::size_t row = at(b, i, h, c_.queries, c_.heads);
         Values p;
-        for (std::int64_t j = first; j <= position; ++j)
-          p.push_back(options_.scale * dot(&q[row], &k[at(b, j, kv, c_.keys, c_.kv_heads)]) +
-                      (c_.alibi ? slope[static_cast<std::size_t>(h)] * static_cast<double>(j) : 0));
+        for (std::int64_t j = first; j < end; ++j)
+          p.push_back(
+              options_.scale * dot(&q[row], &k[at(b, j, kv, c_.keys, c_.kv_heads)]) +
+              (c_.alibi ? slope[static_cast<std::size_t>(h)] * static_cast<double>(c_.first_key + j)
+                        : 0));
         const double top = *std::max_element(p.begin(), p.end());
         double total = 0;
         for (double& x : p) total += x = std::exp(x - top);
@@ -302,11 +318,12 @@ constexpr Kernel kKernels[] = {{"scalar", AttentionChoice::Scalar, false},
                                {"portable", AttentionChoice::Portable, false},
                                {"cuDNN", AttentionChoice::Fused, false},
                                {"cuDNN determ.", AttentionChoice::Fused, true}};
-constexpr std::span<const Kernel> kOwnKernels = std::span(kKernels).first(2);
+constexpr std::span<const Kernel> kOwnKernels = std::span(kKernels).first(2),
+                                  kMatrixKernels = std::span(kKernels).subspan(1);
 
 class Checks {
  public:
-  explicit Checks(bool own) : kernels_(own ? kOwnKernels : kKernels) {}
+  explicit Checks(std::span<const Kernel> kernels) : kernels_(kernels) {}
   ~Checks() { destroy(stream_); }
 
   void accuracy(const Case& c);
@@ -358,7 +375,8 @@ void Checks::accuracy(const Case& c) {
   Trial trial(c, seed_++);
   const Outputs expected = trial.reference();
   for (const Kernel& kernel : kernels_) {
-    if (kernel.choice == AttentionChoice::Fused && (!is16 || c.queries != c.keys || c.dim % 8 != 0))
+    if (kernel.choice == AttentionChoice::Fused &&
+        (!is16 || (c.queries != c.keys && !c.all_keys) || c.dim % 8 != 0))
       continue;
     if (kernel.choice == AttentionChoice::Scalar && !is16) continue;  // the same as portable
     if (!run(trial, c, kernel)) continue;
@@ -420,12 +438,12 @@ double Checks::median_ms(const std::function<void()>& work) {
   return times[times.size() / 2];
 }
 
-// Prints times and TFLOP/s (counting the causal half, with or without a window), and the largest
+// Prints times and TFLOP/s (as if there were no window or documents), and the largest
 // difference from the results of the first kernel.
 void Checks::speed(const Case& c) {
   Trial trial(c, seed_++);
-  const double flops = 2.0 * static_cast<double>(c.batch * c.heads) * static_cast<double>(c.keys) *
-                       static_cast<double>(c.keys) * static_cast<double>(c.dim);
+  const double pairs = static_cast<double>(c.queries * c.keys) * (c.all_keys ? 1 : 0.5);
+  const double flops = 4.0 * pairs * static_cast<double>(c.batch * c.heads * c.dim);
   std::optional<Outputs> first;
   for (const Kernel& kernel : kernels_) {
     if (!run(trial, c, kernel)) continue;
@@ -445,13 +463,62 @@ void Checks::speed(const Case& c) {
              static_cast<double>(attention_.own_bytes()) / (1 << 20));
 }
 
-int check_all(bool own) {
-  constexpr DType kBf16 = DType::BF16, kF16 = DType::F16, kF32 = DType::F32, kF64 = DType::F64;
+int summary(const Checks& checks) {
+  fmt::print("\n{} failures\n", checks.failures());
+  return checks.failures() == 0 ? 0 : 1;
+}
+
+void print_accuracy_header() {
   fmt::print("{}, cuDNN {}\n\nRelative errors against float64\n", device_at(0).name,
              cudnnGetVersion());
   fmt::print("{:<44} {:<14} {:>8} {:>8} {:>8} {:>8} {:>8} {:>4} kernel of the backward\n", "", "",
              "out", "lse", "dq", "dk", "dv", "rep.");
-  Checks checks(own);
+}
+
+void print_speed_header(const char* first) {
+  fmt::print("\nSpeed, and the largest relative difference from our {} kernel\n", first);
+  fmt::print("{:<44} {:<14} {:>8} {:>8} {:>8} {:>8} {:>9} kernel of the backward\n", "", "",
+             "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "diff.");
+}
+
+// What a ring computes: its own keys, those of lower and of higher ranks; and windows.
+int check_blocks() {
+  constexpr DType kBf16 = DType::BF16, kF16 = DType::F16;
+  print_accuracy_header();
+  Checks checks(kMatrixKernels);
+  for (const Case& c : {
+           Case{kBf16, 2, 6, 2, 256, 128, 64, false, false, 0, true},
+           Case{kBf16, 2, 4, 4, 128, 256, 128, false, false, 0, true},
+           Case{kF16, 1, 4, 2, 384, 384, 128, false, false, 0, true, 640},
+           Case{kBf16, 2, 4, 1, 200, 100, 64, false, false, 0, true},
+           Case{kBf16, 3, 4, 2, 44, 132, 128, false, false, 0, true},
+           Case{kBf16, 2, 4, 2, 100, 50, 80, false, false, 0, true, 50},
+           Case{kBf16, 2, 6, 2, 256, 128, 64, false, true, 0, true},
+           Case{kBf16, 2, 4, 4, 100, 200, 128, false, true, 0, true},
+           Case{kBf16, 2, 4, 4, 256, 128, 64, true, false, 0, true},
+           Case{kBf16, 2, 4, 4, 128, 256, 64, true, false, 0, true, 512},
+           Case{kBf16, 1, 4, 2, 256, 256, 128, true, false, 0, false, 384},
+           Case{kBf16, 2, 4, 4, 512, 512, 128, false, false, 200},
+           Case{kBf16, 2, 4, 2, 512, 512, 128, false, false, 128, false, 512},
+           Case{kBf16, 1, 4, 2, 1536, 1536, 128, false, false, 300},
+       })
+    checks.accuracy(c);
+  print_speed_header("portable");
+  for (const Case& c : {
+           Case{kBf16, 1, 32, 8, 16384, 16384, 128},
+           Case{kBf16, 1, 32, 8, 16384, 8192, 128, false, false, 0, true},
+           Case{kBf16, 1, 32, 8, 8192, 16384, 128, false, false, 0, true},
+           Case{kBf16, 1, 32, 32, 16384, 16384, 128},
+           Case{kBf16, 1, 32, 32, 16384, 16384, 128, false, false, 4096},
+       })
+    checks.speed(c);
+  return summary(checks);
+}
+
+int check_all(bool own) {
+  constexpr DType kBf16 = DType::BF16, kF16 = DType::F16, kF32 = DType::F32, kF64 = DType::F64;
+  print_accuracy_header();
+  Checks checks(own ? kOwnKernels : std::span<const Kernel>(kKernels));
   for (const Case& c : {
            Case{kF64, 2, 4, 2, 70, 70, 20, true, true},
            Case{kF64, 1, 2, 1, 9, 67, 130, true},
@@ -498,9 +565,7 @@ int check_all(bool own) {
   checks.captured({kBf16, 2, 6, 2, 256, 256, 64});
   checks.captured({kBf16, 2, 4, 4, 200, 200, 128, true, true});
 
-  fmt::print("\nSpeed, and the largest relative difference from our scalar kernel\n");
-  fmt::print("{:<44} {:<14} {:>8} {:>8} {:>8} {:>8} {:>9} kernel of the backward\n", "", "",
-             "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "diff.");
+  print_speed_header("scalar");
   for (const Case& c : {
            Case{kBf16, 4, 32, 8, 4096, 4096, 64},
            Case{kBf16, 2, 32, 8, 8192, 8192, 128},
@@ -518,8 +583,7 @@ int check_all(bool own) {
              Case{kBf16, 2, 32, 8, 8192, 8192, 128, false, false, 4096},
          })
       checks.speed(c);
-  fmt::print("\n{} failures\n", checks.failures());
-  return checks.failures() == 0 ? 0 : 1;
+  return summary(checks);
 }
 
 }  // namespace
@@ -527,7 +591,9 @@ int check_all(bool own) {
 
 int main(int count, char** arguments) {
   try {
-    return kintsugi::gpu::check_all(count > 1 && std::string_view(arguments[1]) == "own");
+    const std::string_view which = count > 1 ? arguments[1] : "";
+    return which == "blocks" ? kintsugi::gpu::check_blocks()
+                             : kintsugi::gpu::check_all(which == "own");
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -1,5 +1,6 @@
 #include "backend/gpu/attention.h"
 
+#include "backend/attention_mask.h"
 #include "backend/gpu/fused_attention.h"
 #include "backend/gpu/kernels.h"
 #include "core/log.h"
@@ -54,7 +55,10 @@ void Attention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
     if (const AttentionPlan* plan = state_->fused.forward_plan(call, stream)) {
       state_->fused.run_forward(*plan, call, state_->scratch(scratch_bytes(*plan), stream), stream);
       // For a query that sees no key, cuDNN returns the mean of all values.
-      if (options.document_start) clear_empty_rows(out, lse, options.document_start, stream);
+      if (options.document_start) {
+        const AttentionMask mask(options, q.extent(1), k.extent(1));
+        clear_empty_rows(out, lse, options.document_start, mask.end(0), mask.keys, stream);
+      }
       last_kernel_ = description(*plan);
       return;
     }

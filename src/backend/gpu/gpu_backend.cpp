@@ -101,6 +101,7 @@ GpuBackend::GpuBackend(const GpuOptions& options)
       timer_(stream_.get(), options.trace) {
   device_.stream = stream_.get();
   attention_.set_deterministic(options.deterministic);
+  if (options.own_attention) attention_.set_choice(AttentionChoice::Portable);
   if (options.time_operations) timer_.switch_on();
 }
 

@@ -15,8 +15,9 @@ namespace kintsugi {
 // everything else.
 struct GpuOptions {
   int device = 0;
-  bool deterministic = true;  // the same bits in every run on the same GPU
-  bool tf32 = false;          // fp32 matmuls on the tensor cores, with 10 bits of mantissa
+  bool deterministic = true;   // the same bits in every run on the same GPU
+  bool tf32 = false;           // fp32 matmuls on the tensor cores, with 10 bits of mantissa
+  bool own_attention = false;  // our own kernels where the library has some, to compare them
   // Record repeated calls as graphs; empty: where these are reliable.
   std::optional<bool> graphs = {};
   // The file that stores the matmul algorithm chosen for each shape. The choice depends on timing,

@@ -7,7 +7,7 @@ namespace kintsugi::gpu {
 namespace {
 
 constexpr std::int64_t kWord = 8;     // 16-bit elements of 16 bytes
-constexpr std::int64_t kMany = 8192;  // columns or terms beside which the rest is little
+constexpr std::int64_t kMany = 8192;  // rows, columns or terms beside which the rest is little
 
 bool has_whole_words(const Tensor& x) {
   return size_of(x.dtype()) == 2 && row_stride(x) % kWord == 0 && aligned16(x.data());
@@ -49,8 +49,14 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
 
 bool Matmul::run_whole_words(const Context& context, const Tensor& c, const Tensor& a,
                              const Tensor& b, const MatmulOptions& o) {
-  if (o.bias || o.residual || !has_whole_words(a) || !has_whole_words(b) || !has_whole_words(c))
-    return false;
+  if (o.bias || o.residual || !has_whole_words(a) || !has_whole_words(b)) return false;
+  const std::int64_t m = c.extent(0), whole_m = m / kWord * kWord;
+  if (o.transpose_a && whole_m < m && m > kMany) {  // rows of c are columns of a
+    run(context, c.part(0, 0, whole_m), a.part(1, 0, whole_m), b, o);
+    run(context, c.part(0, whole_m, m - whole_m), a.part(1, whole_m, m - whole_m), b, o);
+    return true;
+  }
+  if (!has_whole_words(c)) return false;
   const int n_of_b = o.transpose_b ? 0 : 1, k_of_a = o.transpose_a ? 0 : 1;
   const std::int64_t n = c.extent(1), k = a.extent(k_of_a), whole_n = n / kWord * kWord,
                      whole_k = k / kWord * kWord;

@@ -26,8 +26,8 @@ class Matmul {
  private:
   void run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                 const MatmulOptions& options);
-  // The libraries' fast kernels take whole 16-byte words: of 50,257 columns or terms, all but the
-  // last go through them. Returns false, without any effect, for other matmuls.
+  // The libraries' fast kernels take whole 16-byte words: of 50,257 columns, terms, or rows that
+  // are columns of a, all but the last go through them. Returns false, without any effect, for other matmuls.
   bool run_whole_words(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                        const MatmulOptions& options);
 

@@ -1,6 +1,8 @@
 #include "model/layers/ring_attention.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "model/shard.h"
@@ -68,29 +70,53 @@ TokenPositions RingAttention::positions(int rank) const {
 
 // Rank r holds chunks r and 2n - 1 - r of the sequence. Of a lower rank's chunks, one is before and
 // one after all of ours. A higher rank's chunks are both between ours.
-RingAttention::Visible RingAttention::visible(int source, std::int64_t sequences, double scale,
-                                              const Tensor& first_keys, std::int64_t window) const {
+RingAttention::Block RingAttention::whole_block(int source, std::int64_t sequences,
+                                                const AttentionOptions& options,
+                                                const Tensor& first_keys) const {
   const int own = group_->rank();
   const std::int64_t length = sizes_.length, half = length / 2;
-  Visible result{.first_query = source > own ? half : 0,
-                 .queries = source > own ? half : length,
-                 .keys = source < own ? half : length,
-                 .options = {.scale = scale,
-                             .alibi_slopes = slopes_,
-                             .window = window,
-                             .key_positions = positions(source),
-                             .query_positions = positions(own)}};
-  if (source > own) result.options.query_positions = TokenPositions{.first = positions(own).second};
-  if (first_keys)
+  Block result{.first_query = source > own ? half : 0,
+               .queries = source > own ? half : length,
+               .keys = source < own ? half : length,
+               .options = options};
+  result.options.key_positions = positions(source);
+  result.options.query_positions =
+      source > own ? TokenPositions{.first = positions(own).second} : positions(own);
+  if (first_keys && sequences > 0)
     result.options.document_start = result.of(first_keys.rows(source * sequences, sequences));
   return result;
 }
 
-int RingAttention::sources(std::int64_t window) const {
-  int count = 0;
-  for (int step = 1; step < group_->size(); ++step)
-    count += visible(source(step), 0, 1, {}, window).any() ? 1 : 0;
-  return count;
+std::vector<RingAttention::Block> RingAttention::blocks(int source, std::int64_t sequences,
+                                                        double scale, const Tensor& first_keys,
+                                                        std::int64_t window) const {
+  const AttentionOptions options{.scale = scale, .alibi_slopes = slopes_, .window = window};
+  std::vector<Block> all;
+  if (by_chunk(first_keys, window)) {
+    const std::int64_t half = sizes_.length / 2;
+    const TokenPositions own = positions(group_->rank()), theirs = positions(source);
+    for (const std::int64_t query : {std::int64_t{0}, half})
+      for (const std::int64_t key : {std::int64_t{0}, half}) {
+        Block& block = all.emplace_back(Block{query, half, key, half, options});
+        block.options.query_positions = TokenPositions{.first = own.of(query)};
+        block.options.key_positions = TokenPositions{.first = theirs.of(key)};
+      }
+  } else {
+    all.push_back(whole_block(source, sequences, options, first_keys));
+  }
+  std::erase_if(all, [](const Block& block) { return !block.any(); });
+  return all;
+}
+
+int RingAttention::most_blocks(const Tensor& first_keys, std::int64_t window) const {
+  std::array<int, 2> counts{};  // of the first and of the last query
+  const std::int64_t last = sizes_.length - 1;
+  for (int source = 0; source < group_->size(); ++source)
+    for (const Block& block : blocks(source, 0, 1, first_keys, window)) {
+      counts[0] += block.first_query == 0 ? 1 : 0;
+      counts[1] += block.first_query + block.queries > last ? 1 : 0;
+    }
+  return std::max(counts[0], counts[1]);
 }
 
 void RingAttention::check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lse,
@@ -125,29 +151,48 @@ void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
                             Tensor first_keys, std::int64_t window) const {
   check(q, k, v, lse, first_keys);
   const std::int64_t sequences = q.extent(0);
+  const bool chunks = by_chunk(first_keys, window);
   // One merge is rounded once, wherever the sum is.
-  const bool apart = dtype_ != accumulator_of(dtype_) && sources(window) > 1;
+  const bool apart = dtype_ != accumulator_of(dtype_) && most_blocks(first_keys, window) > 2;
   const Tensor sum = apart ? first_of(sum_, out.shape()) : out;
   Pair current = pack(k, v), next = pair(kv_[1], sequences);
+  if (chunks) {
+    backend_->fill(sum, 0);
+    backend_->fill(lse, -std::numeric_limits<double>::infinity());
+  }
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
     if (step + 1 < group_->size()) transfer = send_to_next(current, next);
-    const Visible seen = visible(source(step), sequences, scale, first_keys, window);
-    const Tensor partial = first_of(partial_, seen.of(out).shape());
-    if (step == 0) {
-      backend_->attention_forward(out, lse, q, k, v, seen.options);
-      if (apart) backend_->copy(sum.flatten_first(), out.flatten_first());
-    } else if (seen.any()) {
-      const Tensor partial_lse = partial_lse_.rows(0, sequences * sizes_.heads * seen.queries)
-                                     .view({sequences, sizes_.heads, seen.queries});
-      backend_->attention_forward(partial, partial_lse, seen.of(q), seen.with(current.k),
-                                  seen.with(current.v), seen.options);
-      backend_->attention_merge(seen.of(sum), seen.of_lse(lse), partial, partial_lse);
+    for (const Block& block : blocks(source(step), sequences, scale, first_keys, window)) {
+      if (step == 0 && !chunks) {
+        backend_->attention_forward(out, lse, q, k, v, block.options);
+        if (apart) backend_->copy(sum.flatten_first(), out.flatten_first());
+        continue;
+      }
+      const Tensor partial = first_of(partial_, block.of(out).shape());
+      const Tensor partial_lse = first_of(partial_lse_, {sequences, sizes_.heads, block.queries});
+      backend_->attention_forward(partial, partial_lse, block.of(q), block.with(current.k),
+                                  block.with(current.v), block.options);
+      backend_->attention_merge(block.of(sum), block.of_lse(lse), partial, partial_lse);
     }
     wait(transfer);
     std::swap(current, next);
   }
   if (apart) backend_->copy(out.flatten_first(), sum.flatten_first());
+}
+
+void RingAttention::copy_halves(const Tensor& lse) const {
+  const std::int64_t half = sizes_.length / 2, rows = lse.extent(0) * sizes_.heads;
+  for (const std::int64_t first : {std::int64_t{0}, half})
+    backend_->copy(first_of(partial_lse_.rows(rows * first, rows * half), {rows, half}),
+                   lse.view({rows, sizes_.length}).part(1, first, half));
+}
+
+Tensor RingAttention::contiguous_lse(const Tensor& lse, const Block& block) const {
+  if (block.queries == sizes_.length) return lse;
+  const std::int64_t rows = lse.extent(0) * sizes_.heads;
+  return first_of(partial_lse_.rows(rows * block.first_query, rows * block.queries),
+                  {lse.extent(0), sizes_.heads, block.queries});
 }
 
 void RingAttention::add_to(const Tensor& sum, const Tensor& partial) const {
@@ -163,47 +208,65 @@ void RingAttention::add_remote(const Tensor& gradient, const Tensor& others,
   backend_->copy(gradient.flatten_first(), others.flatten_first());
 }
 
+Tensor RingAttention::backward_of(const Block& block, const Tensor& dk, const Tensor& dv,
+                                  const Tensor& dout, const Tensor& out, const Tensor& lse,
+                                  const Tensor& q, const Pair& keys) const {
+  const Tensor partial = first_of(partial_, block.of(q).shape());
+  backend_->attention_backward(partial, dk, dv, block.of(dout), block.of(out),
+                               contiguous_lse(lse, block), block.of(q), block.with(keys.k),
+                               block.with(keys.v), block.options);
+  return partial;
+}
+
 void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                              Tensor q, Tensor k, Tensor v, double scale, Tensor first_keys,
                              std::int64_t window) const {
   check(q, k, v, lse, first_keys);
   KINTSUGI_CHECK(dkv_partial_, "ring attention was not built for training");
   const std::int64_t sequences = q.extent(0);
+  const bool chunks = by_chunk(first_keys, window);
   const Tensor sum = first_of(sum_, q.shape());
   Pair current = pack(k, v), next = pair(kv_[1], sequences);
   Pair dcurrent = pair(dkv_sum_[0], sequences), dnext = pair(dkv_sum_[1], sequences);
   const Pair dpartial = pair(dkv_partial_, sequences);
   Transfer gradients;  // of dk and dv, in flight while this rank computes
+  // Adds to the gradients of a block's keys, once those of other ranks have arrived.
+  const auto add_block = [&](const Block& block, const Pair& keys) {
+    const Tensor partial_dk = first_of(flat(dpartial.k), block.with(k).shape()),
+                 partial_dv = first_of(flat(dpartial.v), block.with(v).shape());
+    add_to(block.of(sum), backward_of(block, partial_dk, partial_dv, dout, out, lse, q, keys));
+    wait(std::exchange(gradients, {}));
+    add_to(block.with(dcurrent.k), partial_dk);
+    add_to(block.with(dcurrent.v), partial_dv);
+  };
+  std::optional<Block> later;  // between the two chunks of this rank
+  copy_halves(lse);
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
     if (step + 1 < group_->size()) transfer = send_to_next(current, next);
-    const Visible seen = visible(source(step), sequences, scale, first_keys, window);
-    const Tensor partial = first_of(partial_, seen.of(q).shape());
+    const auto seen = blocks(source(step), sequences, scale, first_keys, window);
     if (step == 0) {
-      backend_->attention_backward(partial, dk, dv, dout, out, lse, q, k, v, seen.options);
-      backend_->copy(sum, partial);
+      if (chunks) backend_->fill(sum, 0);
+      for (const Block& block : seen) {
+        if (block.first_query != block.first_key) {
+          later = block;
+          continue;
+        }
+        const Tensor partial =
+            backward_of(block, block.with(dk), block.with(dv), dout, out, lse, q, {{}, k, v});
+        chunks ? add_to(block.of(sum), partial) : backend_->copy(sum, partial);
+      }
     } else {
-      const Tensor partial_dk = first_of(flat(dpartial.k), seen.with(k).shape()),
-                   partial_dv = first_of(flat(dpartial.v), seen.with(v).shape());
-      const bool any = seen.any();
-      if (any) {
-        backend_->attention_backward(partial, partial_dk, partial_dv, seen.of(dout), seen.of(out),
-                                     seen.of_lse(lse), seen.of(q), seen.with(current.k),
-                                     seen.with(current.v), seen.options);
-        add_to(seen.of(sum), partial);
-      }
-      wait(gradients);
       if (step == 1) backend_->fill(dcurrent.both, 0);  // this rank is the first to add to them
-      if (any) {
-        add_to(seen.with(dcurrent.k), partial_dk);
-        add_to(seen.with(dcurrent.v), partial_dv);
-      }
+      for (const Block& block : seen) add_block(block, current);
+      wait(std::exchange(gradients, {}));
       gradients = send_to_next(dcurrent, dnext);
       std::swap(dcurrent, dnext);
     }
     wait(transfer);
     std::swap(current, next);
   }
+  if (later) add_block(*later, {{}, k, v});
   backend_->copy(dq.flatten_first(), sum.flatten_first());
   wait(gradients);
   add_remote(dk, dcurrent.k, dpartial.k);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "model/layers/context_attention.h"
 
@@ -30,15 +31,14 @@ class RingAttention final : public ContextAttention {
     Tensor both;  // contiguous: k, then v
     Tensor k, v;  // (sequences, length, kv_heads, head_dim or value_dim)
   };
-  // The local queries that see keys of another rank, and the number of that rank's keys (the first
-  // ones) that they see.
-  struct Visible {
-    std::int64_t first_query = 0, queries = 0, keys = 0;
+  // Local queries and the keys of one rank that they see.
+  struct Block {
+    std::int64_t first_query = 0, queries = 0, first_key = 0, keys = 0;
     AttentionOptions options;
     bool any() const { return sees_anything(options, queries, keys); }
     Tensor of(const Tensor& x) const { return x.part(1, first_query, queries); }
     Tensor of_lse(const Tensor& x) const { return x.part(2, first_query, queries); }
-    Tensor with(const Tensor& x) const { return x.part(1, 0, keys); }
+    Tensor with(const Tensor& x) const { return x.part(1, first_key, keys); }
   };
   struct Transfer {
     Communicator::Work sent, received;
@@ -46,8 +46,17 @@ class RingAttention final : public ContextAttention {
 
   int source(int step) const { return (group_->rank() - step + group_->size()) % group_->size(); }
   TokenPositions positions(int rank) const;
-  Visible visible(int source, std::int64_t sequences, double scale, const Tensor& first_keys,
-                  std::int64_t window) const;
+  // Whether attention is by chunk. Libraries have windows and ALiBi at consecutive positions only.
+  bool by_chunk(const Tensor& first_keys, std::int64_t window) const {
+    return (window > 0 || slopes_) && !first_keys;
+  }
+  // Of the keys of `source`, by chunk or all at once; without blocks in which nothing is seen.
+  std::vector<Block> blocks(int source, std::int64_t sequences, double scale,
+                            const Tensor& first_keys, std::int64_t window) const;
+  Block whole_block(int source, std::int64_t sequences, const AttentionOptions& options,
+                    const Tensor& first_keys) const;
+  // The most blocks that a query is in.
+  int most_blocks(const Tensor& first_keys, std::int64_t window) const;
   Pair pair(const Tensor& buffer, std::int64_t sequences) const;
   Pair pack(const Tensor& k, const Tensor& v) const;
   void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lse,
@@ -56,8 +65,12 @@ class RingAttention final : public ContextAttention {
   // Sends `current` to the next rank and receives `next` from the previous one.
   Transfer send_to_next(const Pair& current, const Pair& next) const;
   void wait(const Transfer& transfer) const;
-  // The number of other ranks whose keys the local queries see.
-  int sources(std::int64_t window) const;
+  // The log-sum-exp of a block's queries, contiguous: after copy_halves().
+  Tensor contiguous_lse(const Tensor& lse, const Block& block) const;
+  void copy_halves(const Tensor& lse) const;
+  // Writes the gradients of a block's keys, and returns that of its queries.
+  Tensor backward_of(const Block& block, const Tensor& dk, const Tensor& dv, const Tensor& dout,
+                     const Tensor& out, const Tensor& lse, const Tensor& q, const Pair& keys) const;
   // sum += partial, which is in the activations' or in accumulator precision.
   void add_to(const Tensor& sum, const Tensor& partial) const;
   // gradient += `others`, the sum of the other ranks' contributions. `buffer` is scratch.

@@ -16,7 +16,7 @@ using cudnn::AttentionProblem;
 struct AttentionPlan {
   cudnn::Plan plan;
   std::int64_t batch = 0;      // sequences per execution
-  void* lengths = nullptr;     // (batch), int32; nullptr if the plan does not need them
+  void* lengths = nullptr;     // int32, of queries, then of keys; nullptr if not needed
   std::size_t plan_bytes = 0;  // scratch memory: the plan's workspace, then row sums, then dq sums
   std::size_t row_sum_bytes = 0;
   std::size_t dq_sum_bytes = 0;
@@ -41,6 +41,11 @@ constexpr std::int64_t kDeterministicLimit = std::int64_t{16} << 30;  // for a s
 
 constexpr std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+// Where the numbers of keys start in AttentionPlan::lengths: at a multiple of 16 bytes.
+constexpr std::size_t key_lengths_at(std::int64_t batch) {
+  return (static_cast<std::size_t>(batch) + 3) / 4 * 4;
+}
+
 // The strides of (batch, position, head, element) in cuDNN's order (batch, head, position, element)
 cudnn::Extents strides_of(const Tensor& x) {
   if (!x) return {};
@@ -59,6 +64,26 @@ bool is_aligned(const Tensor& x) {
   return true;
 }
 
+// The masks that cuDNN has. Causal: as many queries as keys, at the same positions. AllKeys: every
+// query sees every key, apart from documents.
+enum class Mask { Causal, AllKeys, Other };
+
+Mask mask_of(const AttentionMask& mask) {
+  if (mask.begin(mask.queries - 1) == 0 && mask.end(0) == mask.keys) return Mask::AllKeys;
+  return mask.queries == mask.keys && mask.query_positions == mask.key_positions ? Mask::Causal
+                                                                                 : Mask::Other;
+}
+
+bool hides_keys_by_window(const AttentionMask& mask) { return mask.begin(mask.queries - 1) > 0; }
+
+bool has_moved_keys(const AttentionOptions& options) {
+  return options.alibi_slopes && options.key_positions.first != 0;
+}
+
+AttentionMask mask_of(const AttentionCall& call) {
+  return {call.options, call.q.extent(1), call.k.extent(1)};
+}
+
 // Why cuDNN cannot run a call; nullptr if it can.
 const char* unsupported_reason(const AttentionCall& call) {
   const DType dtype = call.q.dtype();
@@ -68,14 +93,16 @@ const char* unsupported_reason(const AttentionCall& call) {
     return "cuDNN attention needs a head size that is a multiple of 8 and at most 256";
   if (call.q.extent(3) != call.v.extent(3))
     return "cuDNN attention needs keys and values of the same size";
-  if (call.q.extent(1) != call.k.extent(1)) return "cuDNN attention needs as many queries as keys";
-  if (call.q.extent(1) < 2) return "cuDNN attention needs at least two positions";
-  const AttentionMask mask(call.options, call.q.extent(1), call.k.extent(1));
-  if (mask.query_positions != mask.key_positions)
-    return "cuDNN attention needs queries and keys with the same positions";
-  if (call.options.alibi_slopes && mask.key_positions != TokenPositions{})
-    return "cuDNN attention with ALiBi needs positions that start at 0";
-  if (mask.window > 0 && mask.key_positions.chunk < mask.keys)
+  if (call.q.extent(1) < 2 || call.k.extent(1) < 2)
+    return "cuDNN attention needs at least two positions";
+  const AttentionMask mask = mask_of(call);
+  if (mask_of(mask) == Mask::Other)
+    return "cuDNN attention needs queries and keys with the same positions, or all keys before the "
+           "queries";
+  const bool consecutive = mask.key_positions.chunk >= mask.keys;
+  if (call.options.alibi_slopes && !consecutive)
+    return "cuDNN attention with ALiBi needs consecutive positions";
+  if (hides_keys_by_window(mask) && !consecutive)
     return "cuDNN attention with a window needs consecutive positions";
   if (!call.lse.contiguous()) return "cuDNN attention needs a contiguous log-sum-exp";
   for (const Tensor* x :
@@ -92,13 +119,17 @@ AttentionProblem problem_of(const AttentionCall& call) {
   problem.batch = call.q.extent(0);
   problem.heads = call.q.extent(2);
   problem.kv_heads = call.k.extent(2);
-  problem.length = call.q.extent(1);
+  problem.queries = call.q.extent(1);
+  problem.keys = call.k.extent(1);
   problem.dim = call.q.extent(3);
   problem.scale = call.options.scale;
+  const AttentionMask mask = mask_of(call);
+  problem.causal = mask_of(mask) == Mask::Causal;
   problem.alibi = static_cast<bool>(call.options.alibi_slopes);
+  problem.moved_keys = has_moved_keys(call.options);
   problem.documents = static_cast<bool>(call.options.document_start);
   // A window as long as the sequence masks nothing and needs no plan of its own.
-  if (call.options.window < problem.length) problem.window = call.options.window;
+  if (hides_keys_by_window(mask)) problem.window = mask.window;
   if (problem.documents) problem.document_stride = call.options.document_start.stride(0);
   problem.q = strides_of(call.q);
   problem.k = strides_of(call.k);
@@ -113,11 +144,11 @@ AttentionProblem problem_of(const AttentionCall& call) {
 
 // How many sequences a deterministic backward processes at a time; 0 if not even one fits.
 std::int64_t deterministic_batch(const AttentionProblem& problem) {
-  const std::int64_t length = ceil_div<std::int64_t>(problem.length, 64) * 64;
-  const std::int64_t bytes = problem.heads * length * length * 2;
+  const auto tiled = [](std::int64_t length) { return ceil_div<std::int64_t>(length, 64) * 64; };
+  const std::int64_t bytes = problem.heads * tiled(problem.queries) * tiled(problem.keys) * 2;
   if (bytes > kDeterministicLimit) return 0;
   // Otherwise a later group of sequences would not start at a multiple of 16 bytes.
-  if (problem.heads * problem.length % 4 != 0 || problem.document_stride % 4 != 0)
+  if (problem.heads * problem.queries % 4 != 0 || problem.document_stride % 4 != 0)
     return problem.batch;
   std::int64_t batch = std::clamp<std::int64_t>(kDeterministicBytes / bytes, 1, problem.batch);
   while (problem.batch % batch != 0) --batch;
@@ -132,6 +163,16 @@ void* address_of(const Tensor& x, std::int64_t first, std::int64_t stride) {
 }
 void* address_of(const Tensor& x, std::int64_t first) {
   return address_of(x, first, x ? x.stride(0) : 0);
+}
+
+// What the masks need of the sequences from `first` on. first_key is read when the plan runs.
+void bind_masks(std::vector<cudnn::Binding>& bindings, const AttentionCall& call,
+                std::int64_t first, float& first_key) {
+  const AttentionOptions& o = call.options;
+  if (o.alibi_slopes) bindings.push_back({cudnn::kSlopes, o.alibi_slopes.data()});
+  if (has_moved_keys(o)) bindings.push_back({cudnn::kFirstKey, &first_key});
+  if (o.document_start)
+    bindings.push_back({cudnn::kDocumentStart, address_of(o.document_start, first)});
 }
 
 }  // namespace
@@ -195,13 +236,14 @@ AttentionPlan FusedAttention::State::build(bool backward, AttentionProblem probl
                          : cudnn::attention_forward_plan(problem, target);
   result.plan_bytes = rounded(result.plan.workspace_bytes());
   if (backward) {
-    const auto rows = static_cast<std::size_t>(problem.batch * problem.heads * problem.length);
+    const auto rows = static_cast<std::size_t>(problem.batch * problem.heads * problem.queries);
     result.row_sum_bytes = rounded(rows * sizeof(float));
     if (!problem.deterministic)
       result.dq_sum_bytes = rounded(rows * static_cast<std::size_t>(problem.dim) * sizeof(float));
     if (cudnn::needs_lengths(problem)) {
-      const std::vector<std::int32_t> lengths(static_cast<std::size_t>(problem.batch),
-                                              static_cast<std::int32_t>(problem.length));
+      std::vector<std::int32_t> lengths(key_lengths_at(problem.batch),
+                                        static_cast<std::int32_t>(problem.queries));
+      lengths.resize(2 * lengths.size(), static_cast<std::int32_t>(problem.keys));
       const std::size_t size = lengths.size() * sizeof(std::int32_t);
       result.lengths = device_allocate(size);
       copy(result.lengths, lengths.data(), size, Copy::ToDevice, stream);
@@ -232,9 +274,9 @@ const AttentionPlan* FusedAttention::State::find(bool backward, const AttentionC
     try {
       entry.plan = build(backward, problem, stream);
     } catch (const cudnn::Refused& refused) {
-      entry.refusal = fmt::format("attention {} of {} heads of {}, length {}: {}",
+      entry.refusal = fmt::format("attention {} of {} heads of {}, {} queries of {} keys: {}",
                                   backward ? "backward" : "forward", problem.heads, problem.dim,
-                                  problem.length, refused.what());
+                                  problem.queries, problem.keys, refused.what());
       refusals.push_back(entry.refusal);
     }
     known = entries.emplace(key, std::move(entry)).first;
@@ -260,10 +302,8 @@ void FusedAttention::run_forward(const AttentionPlan& plan, const AttentionCall&
       {cudnn::kQ, call.q.data()},     {cudnn::kK, call.k.data()},     {cudnn::kV, call.v.data()},
       {cudnn::kOut, call.out.data()}, {cudnn::kLse, call.lse.data()},
   };
-  if (call.options.alibi_slopes)
-    bindings.push_back({cudnn::kSlopes, call.options.alibi_slopes.data()});
-  if (call.options.document_start)
-    bindings.push_back({cudnn::kDocumentStart, call.options.document_start.data()});
+  auto first_key = static_cast<float>(call.options.key_positions.first);
+  bind_masks(bindings, call, 0, first_key);
   const cudnnStatus_t status = cudnnSetStream(state_->handle, native(stream));
   KINTSUGI_CHECK(status == CUDNN_STATUS_SUCCESS, "{}", cudnnGetErrorString(status));
   plan.plan.execute(state_->handle, bindings, scratch);
@@ -276,6 +316,7 @@ void FusedAttention::run_backward(const AttentionPlan& plan, const AttentionCall
   char* row_sum = static_cast<char*>(scratch) + plan.plan_bytes;
   char* dq_sum = row_sum + plan.row_sum_bytes;
   const std::int64_t lse_stride = call.q.extent(1) * call.q.extent(2);
+  auto first_key = static_cast<float>(call.options.key_positions.first);
   for (std::int64_t first = 0; first < call.q.extent(0); first += plan.batch) {
     std::vector<cudnn::Binding> bindings = {
         {cudnn::kQ, address_of(call.q, first)},
@@ -292,12 +333,10 @@ void FusedAttention::run_backward(const AttentionPlan& plan, const AttentionCall
     if (plan.dq_sum_bytes) bindings.push_back({cudnn::kDqSum, dq_sum});
     if (plan.lengths) {
       bindings.push_back({cudnn::kQueryLengths, plan.lengths});
-      bindings.push_back({cudnn::kKeyLengths, plan.lengths});
+      bindings.push_back({cudnn::kKeyLengths,
+                          static_cast<std::int32_t*>(plan.lengths) + key_lengths_at(plan.batch)});
     }
-    if (call.options.alibi_slopes)
-      bindings.push_back({cudnn::kSlopes, call.options.alibi_slopes.data()});
-    if (call.options.document_start)
-      bindings.push_back({cudnn::kDocumentStart, address_of(call.options.document_start, first)});
+    bind_masks(bindings, call, first, first_key);
     plan.plan.execute(state_->handle, bindings, scratch);
   }
 }

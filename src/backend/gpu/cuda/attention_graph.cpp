@@ -24,8 +24,8 @@ class AttentionGraph {
     }
     if (p_.documents) {
       starts_ =
-          g_.memory("document_start", kDocumentStart, CUDNN_DATA_INT32, {p_.batch, 1, p_.length, 1},
-                    {p_.document_stride, p_.document_stride, 1, 1});
+          g_.memory("document_start", kDocumentStart, CUDNN_DATA_INT32,
+                    {p_.batch, 1, p_.queries, 1}, {p_.document_stride, p_.document_stride, 1, 1});
     }
     if (padded_) {
       const Extents extents{p_.batch, 1, 1, 1}, strides{1, 1, 1, 1};
@@ -40,10 +40,10 @@ class AttentionGraph {
  private:
   using Value = Graph::Value;
 
-  Extents query_extents() const { return {p_.batch, p_.heads, p_.length, p_.dim}; }
-  Extents key_extents() const { return {p_.batch, p_.kv_heads, p_.length, p_.dim}; }
-  Extents score_extents() const { return {p_.batch, p_.heads, p_.length, p_.length}; }
-  Extents row_extents() const { return {p_.batch, p_.heads, p_.length, 1}; }
+  Extents query_extents() const { return {p_.batch, p_.heads, p_.queries, p_.dim}; }
+  Extents key_extents() const { return {p_.batch, p_.kv_heads, p_.keys, p_.dim}; }
+  Extents score_extents() const { return {p_.batch, p_.heads, p_.queries, p_.keys}; }
+  Extents row_extents() const { return {p_.batch, p_.heads, p_.queries, 1}; }
 
   Value score_like(cudnnDataType_t dtype = CUDNN_DATA_FLOAT) {
     return g_.virtual_tensor(dtype, score_extents());
@@ -57,6 +57,7 @@ class AttentionGraph {
   Value mask_beyond_window(Value scores);
   Value mask_other_documents(Value scores);
   Value transpose_scores(const char* name, Value scores);
+  Value mask(Value scores);
   Value key_gradient(const char* name, Value a, Value b, Value gradient);
 
   const AttentionProblem p_;
@@ -77,7 +78,10 @@ Graph::Value AttentionGraph::scores(Value q, Value k_transposed) {
 
 // Adds slope * key position, so that lse is the same as in the other backends.
 Graph::Value AttentionGraph::add_alibi(Value s) {
-  const Value column = g_.index("alibi column", s, score_like(CUDNN_DATA_INT32), 3);
+  Value column = g_.index("alibi column", s, score_like(CUDNN_DATA_INT32), 3);
+  if (p_.moved_keys)
+    column = g_.pointwise("alibi position", CUDNN_POINTWISE_ADD, score_like(), column,
+                          g_.number("first key", kFirstKey));
   const Value bias =
       g_.pointwise("alibi slope", CUDNN_POINTWISE_MUL, score_like(), column, slopes_);
   return g_.pointwise("alibi add", CUDNN_POINTWISE_ADD, score_like(), s, bias);
@@ -131,6 +135,13 @@ Graph::Value AttentionGraph::mask_other_documents(Value s) {
                       seen);
 }
 
+Graph::Value AttentionGraph::mask(Value s) {
+  if (p_.causal) s = mask_future(s);
+  if (p_.window > 0) s = mask_beyond_window(s);
+  if (p_.documents) s = mask_other_documents(s);
+  return s;
+}
+
 Graph::Value AttentionGraph::transpose_scores(const char* name, Value s) {
   return g_.reshape(name, s,
                     g_.virtual_tensor(p_.dtype, transposed(score_extents()),
@@ -141,8 +152,8 @@ Graph::Value AttentionGraph::transpose_scores(const char* name, Value s) {
 Graph::Value AttentionGraph::key_gradient(const char* name, Value a, Value b, Value gradient) {
   const Graph::Lengths lengths{.m = columns_, .k = rows_};
   if (p_.heads == p_.kv_heads) return g_.matmul(name, a, b, gradient, lengths);
-  const Value all_heads =
-      g_.matmul(name, a, b, g_.virtual_tensor(p_.dtype, query_extents()), lengths);
+  const Extents extents{p_.batch, p_.heads, p_.keys, p_.dim};
+  const Value all_heads = g_.matmul(name, a, b, g_.virtual_tensor(p_.dtype, extents), lengths);
   return g_.reduce(name, CUDNN_REDUCE_TENSOR_ADD, all_heads, gradient);
 }
 
@@ -156,9 +167,7 @@ Plan AttentionGraph::forward(const Target& target) && {
 
   Value s = scores(q, k_t);
   if (padded_) s = mask_padding(s);
-  s = mask_future(s);
-  if (p_.window > 0) s = mask_beyond_window(s);
-  if (p_.documents) s = mask_other_documents(s);
+  s = mask(s);
   const Value max = g_.reduce("row max", CUDNN_REDUCE_TENSOR_MAX, s, row_like());
   const Value shifted = g_.pointwise("minus max", CUDNN_POINTWISE_SUB, score_like(), s, max);
   const Value e = g_.pointwise("exp", CUDNN_POINTWISE_EXP, score_like(), shifted);
@@ -197,9 +206,7 @@ Plan AttentionGraph::backward(const Target& target) && {
   Value s = scores(q, k_t);
   if (padded_) s = mask_padding(s);
   s = g_.pointwise("minus lse", CUDNN_POINTWISE_SUB, score_like(), s, lse);
-  s = mask_future(s);
-  if (p_.window > 0) s = mask_beyond_window(s);
-  if (p_.documents) s = mask_other_documents(s);
+  s = mask(s);
   const Value p = g_.pointwise("exp", CUDNN_POINTWISE_EXP, score_like(), s);
 
   // dv = p^T dout
@@ -231,7 +238,7 @@ Plan AttentionGraph::backward(const Target& target) && {
 }  // namespace
 
 bool needs_lengths(const AttentionProblem& problem) {
-  return problem.length % 128 != 0 && cudnnGetVersion() <= 91500;
+  return problem.keys % 128 != 0 && cudnnGetVersion() <= 91500;
 }
 
 Plan attention_forward_plan(const AttentionProblem& problem, const Target& target) {

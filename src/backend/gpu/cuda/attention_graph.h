@@ -12,10 +12,13 @@ struct AttentionProblem {
   std::int64_t batch = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t length = 0;  // number of queries and of keys
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
   std::int64_t dim = 0;
   double scale = 1.0;
+  bool causal = true;  // with as many queries as keys; false: every query sees every key
   bool alibi = false;
+  bool moved_keys = false;  // with ALiBi: the first key is not at position 0
   bool documents = false;
   std::int64_t window = 0;           // 0: none
   std::int64_t document_stride = 0;  // stride of document_start between sequences
@@ -32,17 +35,18 @@ enum AttentionTensor : std::int64_t {
   kK,
   kV,
   kOut,
-  kLse,            // (batch, heads, length), fp32
+  kLse,            // (batch, heads, queries), fp32
   kSlopes,         // (heads), fp32
-  kDocumentStart,  // (batch, length), int32
+  kDocumentStart,  // (batch, queries), int32
   kDout,
   kDq,
   kDk,
   kDv,
-  kRowSum,        // (batch, heads, length), fp32: sum over dim of dout * out
-  kDqSum,         // (batch, heads, length, dim), fp32: not in deterministic plans
-  kQueryLengths,  // (batch), int32, each equal to `length`: only if needs_lengths()
-  kKeyLengths,    // the same for keys
+  kRowSum,        // (batch, heads, queries), fp32: sum over dim of dout * out
+  kDqSum,         // (batch, heads, queries, dim), fp32: not in deterministic plans
+  kQueryLengths,  // (batch), int32, each equal to `queries`: only if needs_lengths()
+  kKeyLengths,    // (batch), int32, each equal to `keys`
+  kFirstKey,      // the position of the first key, fp32, in host memory: only if moved_keys
 };
 
 Plan attention_forward_plan(const AttentionProblem& problem, const Target& target);

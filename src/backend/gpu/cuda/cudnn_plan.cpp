@@ -144,6 +144,11 @@ Graph::Value Graph::constant(float value) {
                     true);
 }
 
+Graph::Value Graph::number(std::string name, std::int64_t id) {
+  return add_tensor("number " + name, id, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, false,
+                    true);
+}
+
 // ---- operations
 
 Graph::Value Graph::finish(Descriptor operation, Value out) {

@@ -90,6 +90,8 @@ class Graph {
     return virtual_tensor(dtype, extents, row_major(extents));
   }
   Value constant(float value);
+  // A number in host memory, which the caller binds to `id` when the plan runs.
+  Value number(std::string name, std::int64_t id);
 
   // The valid sizes of m, n and k in each sequence, as (batch, 1, 1, 1) int32 tensors; kNone: all.
   struct Lengths {

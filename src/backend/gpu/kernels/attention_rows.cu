@@ -62,11 +62,11 @@ __global__ void __launch_bounds__(32 * kWarps)
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     clear_kernel(Outputs<T> out, Sums<Acc<T>> lse, const std::int32_t* starts,
-                 std::int64_t start_stride, int queries, int dim) {
+                 std::int64_t start_stride, int queries, int dim, int first_end, int keys) {
   const int query = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  if (query >= queries || starts[b * start_stride + query] <= query) return;
+  if (query >= queries || starts[b * start_stride + query] < min(first_end + query, keys)) return;
   T* const to = out.row(b, h, query);
   for (int d = lane; d < dim; d += 32) to[d] = down<T>(Acc<T>(0));
   if (lane == 0) *lse.at(b, h, query) = -std::numeric_limits<Acc<T>>::infinity();
@@ -126,12 +126,14 @@ void attention_merge(const Context& context, Tensor out, Tensor lse, Tensor part
   });
 }
 
-void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, Stream stream) {
+void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, std::int64_t first_end,
+                      std::int64_t keys, Stream stream) {
   visit_device_float(out.dtype(), [&]<class T>() {
     launch_kernel(stream, clear_kernel<T>, blocks_of(out), 32 * kWarps, 0, outputs_of<T>(out),
                   sums_of<Acc<T>>(lse), data_of<std::int32_t>(document_start),
                   document_start.stride(0), static_cast<int>(out.extent(1)),
-                  static_cast<int>(out.extent(3)));
+                  static_cast<int>(out.extent(3)), static_cast<int>(first_end),
+                  static_cast<int>(keys));
   });
 }
 
