@@ -145,8 +145,13 @@ AttentionProblem problem_of(const AttentionCall& call) {
 // How many sequences a deterministic backward processes at a time; 0 if not even one fits.
 std::int64_t deterministic_batch(const AttentionProblem& problem) {
   const auto tiled = [](std::int64_t length) { return ceil_div<std::int64_t>(length, 64) * 64; };
-  const std::int64_t bytes = problem.heads * tiled(problem.queries) * tiled(problem.keys) * 2;
-  if (bytes > kDeterministicLimit) return 0;
+  const auto bytes_of = [&](std::int64_t queries, std::int64_t keys) {
+    return problem.heads * tiled(queries) * tiled(keys) * 2;
+  };
+  // A block of a ring never needs more than the rank's own keys do.
+  const std::int64_t longest = std::max(problem.queries, problem.keys);
+  if (bytes_of(longest, longest) > kDeterministicLimit) return 0;
+  const std::int64_t bytes = bytes_of(problem.queries, problem.keys);
   // Otherwise a later group of sequences would not start at a multiple of 16 bytes.
   if (problem.heads * problem.queries % 4 != 0 || problem.document_stride % 4 != 0)
     return problem.batch;
