@@ -57,7 +57,10 @@ void Attention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
       // For a query that sees no key, cuDNN returns the mean of all values.
       if (options.document_start) {
         const AttentionMask mask(options, q.extent(1), k.extent(1));
-        clear_empty_rows(out, lse, options.document_start, mask.end(0), mask.keys, stream);
+        if (mask.end(0) == mask.keys)
+          clear_empty_block_rows(out, lse, options.document_start, mask.keys, stream);
+        else
+          clear_empty_rows(out, lse, options.document_start, stream);
       }
       last_kernel_ = description(*plan);
       return;

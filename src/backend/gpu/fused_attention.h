@@ -47,6 +47,10 @@ class FusedAttention {
   std::unique_ptr<State> state_;
 };
 
+// clear_empty_rows() for queries that are after all keys.
+void clear_empty_block_rows(Tensor out, Tensor lse, Tensor document_start, std::int64_t keys,
+                            Stream stream);
+
 // to = factor * from, both contiguous fp32: for a library whose log-sum-exp has another base. They
 // may be the same.
 void scale_sums(Tensor to, Tensor from, double factor, Stream stream);

@@ -42,8 +42,7 @@ void flash_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Te
 std::size_t flash_backward_scratch_bytes(const Tensor& q);
 
 // Sets out to 0 and lse to -infinity for queries that see no key: document_start (batch, queries)
-// is not among the first `first_end` + query of `keys` keys.
-void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, std::int64_t first_end,
-                      std::int64_t keys, Stream stream);
+// is after the query itself. The first query has the position of the first key.
+void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, Stream stream);
 
 }  // namespace kintsugi::gpu

@@ -126,8 +126,11 @@ void attention_merge(const Context& context, Tensor out, Tensor lse, Tensor part
   });
 }
 
-void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, std::int64_t first_end,
-                      std::int64_t keys, Stream stream) {
+namespace {
+
+// Of queries that see no key: document_start is not among the first `first_end` + query of `keys`.
+void clear_rows(Tensor out, Tensor lse, Tensor document_start, std::int64_t first_end,
+                std::int64_t keys, Stream stream) {
   visit_device_float(out.dtype(), [&]<class T>() {
     launch_kernel(stream, clear_kernel<T>, blocks_of(out), 32 * kWarps, 0, outputs_of<T>(out),
                   sums_of<Acc<T>>(lse), data_of<std::int32_t>(document_start),
@@ -135,6 +138,17 @@ void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, std::int64_
                   static_cast<int>(out.extent(3)), static_cast<int>(first_end),
                   static_cast<int>(keys));
   });
+}
+
+}  // namespace
+
+void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, Stream stream) {
+  clear_rows(out, lse, document_start, 1, out.extent(1), stream);
+}
+
+void clear_empty_block_rows(Tensor out, Tensor lse, Tensor document_start, std::int64_t keys,
+                            Stream stream) {
+  clear_rows(out, lse, document_start, keys, keys, stream);
 }
 
 void scale_sums(Tensor to, Tensor from, double factor, Stream stream) {
