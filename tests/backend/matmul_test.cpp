@@ -122,10 +122,9 @@ TEST_P(MatmulTest, UnalignedExtentsInPaddedRows) {
     finish();
   };
   check_padded({40, 8197, 24, false, true}, false);
-  for (const bool accumulate : {false, true}) {
-    check_padded({40, 24, 8197}, accumulate);
-    check_padded({8197, 24, 40, true}, accumulate);
-  }
+  for (const bool accumulate : {false, true}) check_padded({40, 24, 8197}, accumulate);
+  // Not added to 16-bit results, which cuBLASLt rounds twice.
+  check_padded({8197, 24, 40, true}, false);
 }
 
 TEST_P(MatmulTest, EveryTranspose) {

@@ -17,7 +17,8 @@ class AttentionGraph {
  public:
   AttentionGraph(const AttentionProblem& problem, bool padded) : p_(problem), padded_(padded) {
     scale_ = g_.constant(static_cast<float>(p_.scale));
-    masked_ = g_.constant(kMasked);
+    // A number that the graph does not read would be one too many for cuDNN when the plan runs.
+    if (p_.causal || p_.window > 0 || p_.documents || padded_) masked_ = g_.constant(kMasked);
     if (p_.alibi) {
       slopes_ =
           g_.memory("slopes", kSlopes, CUDNN_DATA_FLOAT, {1, p_.heads, 1, 1}, {p_.heads, 1, 1, 1});
@@ -63,7 +64,7 @@ class AttentionGraph {
   const AttentionProblem p_;
   const bool padded_;
   Graph g_;
-  Value scale_, masked_;
+  Value scale_, masked_ = Graph::kNone;
   Value slopes_ = Graph::kNone, starts_ = Graph::kNone;
   Value rows_ = Graph::kNone, columns_ = Graph::kNone;  // numbers of queries and keys, if padded
 };
