@@ -611,7 +611,7 @@ FileParser data_history() {
   curation.compression = CorpusCompression::None;
   curation.threads = 1;
   curate(curation, [](const CurateProgress&) { return true; });
-  DedupOptions dedup = small_dedup(scratch.path());
+  DedupOptions dedup = small_dedup(scratch.path(), DedupBy::Words);
   dedup.inputs = {scratch / "curated/documents-00000.jsonl"};
   run_dedup(dedup);
   FileParser::Files files = {{"details.yaml", "name: a\nsources: [{name: b, license: c}]\n"}};
