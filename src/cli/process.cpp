@@ -13,7 +13,7 @@
 
 #include "comm/rank_failure.h"
 #include "core/error.h"
-#include "core/free_memory.h"
+#include "core/host/free_memory.h"
 #include "core/log.h"
 
 namespace kintsugi {

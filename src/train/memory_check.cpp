@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/free_memory.h"
+#include "core/host/free_memory.h"
 #include "core/units.h"
 #include "model/parameter_set.h"
 #include "train/checkpoint/snapshot.h"

@@ -12,7 +12,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "core/error.h"
-#include "core/free_memory.h"
+#include "core/host/free_memory.h"
 #include "core/units.h"
 
 namespace kintsugi {

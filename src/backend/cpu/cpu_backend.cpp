@@ -9,9 +9,9 @@
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
-#include "core/free_memory.h"
+#include "core/host/free_memory.h"
+#include "core/host/usable_cores.h"
 #include "core/units.h"
-#include "core/usable_cores.h"
 
 namespace kintsugi {
 namespace {

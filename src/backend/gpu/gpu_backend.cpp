@@ -8,7 +8,7 @@
 #include "backend/gpu/libraries.h"
 #include "backend/gpu/peaks.h"
 #include "backend/gpu/self_check.h"
-#include "core/free_memory.h"
+#include "core/host/free_memory.h"
 #include "core/log.h"
 #include "core/units.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/gpu/common.h"
-#include "core/free_memory.h"
+#include "core/host/free_memory.h"
 #include "core/units.h"
 
 namespace kintsugi::gpu {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/usable_cores.h"
+#include "core/host/usable_cores.h"
 #include "data/dedup/cluster_sizes.h"
 #include "data/dedup/dedup_directory.h"
 #include "data/dedup/record_makers.h"

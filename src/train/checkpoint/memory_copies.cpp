@@ -15,8 +15,8 @@
 
 #include "comm/exchange.h"
 #include "core/error.h"
-#include "core/free_memory.h"
 #include "core/hash.h"
+#include "core/host/free_memory.h"
 #include "core/units.h"
 
 namespace kintsugi {

@@ -98,7 +98,7 @@ class DataHistoryTest : public ProgramTest {
     directory_.write("block.txt", "blocked.fi\n");
     write_recipe("CC0-1.0");
     succeed("data curate recipe.yaml --input 'raw/*' --output curated --shard-size 4kB");
-    succeed("data dedup 'curated/documents-*' --output unique --packing gz --tasks 2");
+    succeed("data dedup 'curated/documents-*' --output unique --compression gzip --tasks 2");
     succeed(
         "data tokenize --input 'unique/kept/*.gz' --tokenizer bytes --output store "
         "--shard-size 5kB");

@@ -1,4 +1,4 @@
-#include "core/free_memory.h"
+#include "core/host/free_memory.h"
 
 #include <algorithm>
 #include <fstream>
