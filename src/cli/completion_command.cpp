@@ -41,7 +41,7 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   const std::string name =
       option.get_lnames().empty() ? option.get_name(true) : option.get_lnames().front();
   if (name == "machine") return machine_names();
-  if (name == "model") return preset_names();
+  if (name == "model" || name == "MODEL") return preset_names();
   const std::string type = option.get_type_name();  // "TEXT:{auto,never}"
   const std::size_t open = type.find('{'), close = type.find('}');
   std::vector<std::string> values;

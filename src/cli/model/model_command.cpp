@@ -177,7 +177,7 @@ void add_model_command(CLI::App& app) {
       "Show dimensions, parameters, FLOPs and memory of a model; merge, convert and compare");
   const AddOption add(*command);
   const auto options = std::make_shared<ModelCommandOptions>();
-  add("name", options->model,
+  add("MODEL", options->model,
       "The name of a preset, a YAML file, a config.json or its directory, or an adapter (a PEFT "
       "directory)");
   add("--sequence-length", options->sequence_length,
