@@ -86,6 +86,9 @@ TEST_F(ArraysInSlurm, HaveTheFilesOfOneProcess) {
   EXPECT_GT(one.size(), 20u);
   EXPECT_NE(many["dedup.json"], "");
   many.erase("dedup.json"), one.erase("dedup.json");
+  for (auto& [name, content] : many)  // and the descriptions of units have them
+    for (std::size_t at = 0; (at = content.find("many/documents-", at)) != std::string::npos;)
+      content.replace(at, 4, "one");
   EXPECT_EQ(many, one) << logs;
   EXPECT_THAT(run_kintsugi("launch --status many-dedup").out, HasSubstr(last));
   // A unit that is missing is submitted again, alone.

@@ -31,7 +31,9 @@ bool wait_until(const Condition& condition, double patience_s) {
 
 inline std::string content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();  // unlike an iterator, no exception: the process of a file in /proc may end
+  return text.str();
 }
 
 inline int run_shell(const std::string& command) {
